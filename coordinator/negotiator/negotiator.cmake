@@ -25,11 +25,14 @@ set(dp_negotiator_sources
 set(dp_schedule_sources
     schedule/catch_up.c
     schedule/detect.c
+    schedule/eligible.c
     schedule/give_up.c
     schedule/late_launch.c
     schedule/launch.c
     schedule/resume.c
-    schedule/schedule_messages.c)
+    schedule/schedule_item.c
+    schedule/schedule_messages.c
+    schedule/standing.c)
 list(TRANSFORM dp_negotiator_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM dp_schedule_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 set(dp_no_schedule_sources ${CMAKE_CURRENT_LIST_DIR}/schedule/none.c)

@@ -31,33 +31,6 @@
 #define CANDIDATES 8       /* earlier places of a tensor that are tried as a period */
 #define COUNTED_BUCKETS 16 /* buckets between two COUNTs, at least */
 
-/* Does the result on each rank need data of every rank? Then no rank can complete it before all
- * ranks have launched it, which catching up relies on. A broadcast's root could, for example. */
-static int needs_every_rank(dp_collective_t collective)
-{
-    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_ALLGATHER ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTER ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTERV;
-}
-
-/* An average of integers cannot be corrected afterwards where a rank has joined instead. */
-int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature)
-{
-    uint64_t elements = 0;
-
-    if (entry->view == NULL || entry->own_expect != NULL || signature == NULL) return 0;
-    if (entry->view->is_closed || entry->id == DP_ID_NONE) return 0;
-    if (!needs_every_rank(signature->collective)) return 0;
-    for (uint32_t i = 0; i < signature->part_count; i++) {
-        dp_dtype_t type = signature->parts[i].dtype;
-
-        if (signature->reduce == DP_AVERAGE && !signature->count_joined && !dp_dtype_is_float(type))
-            return 0;
-        elements |= signature->parts[i].count;
-    }
-    return elements > 0;
-}
-
 static void forget_history(dp_negotiator_t *n)
 {
     dp_detect_t *detect = &n->schedule->detect;
@@ -122,7 +95,7 @@ void dp_detect_note_order(dp_negotiator_t *n, dp_entry_t *entry,
     dp_detect_t *detect = &n->schedule->detect;
 
     dp_resume_note(n, entry);
-    if (launch_entry->absent > 0 || !dp_detect_can_hold(entry, entry->signature)) {
+    if (launch_entry->absent > 0 || !dp_schedule_can_hold(entry, entry->signature)) {
         forget_history(n);
         return;
     }
@@ -203,23 +176,6 @@ static int is_usable_round(const dp_negotiator_t *n, size_t count)
     return 1;
 }
 
-/* Is all well enough for a schedule? */
-int dp_detect_is_calm(const dp_negotiator_t *n)
-{
-    const dp_schedule_t *schedule = n->schedule;
-
-    if (schedule->catch_up.unsettled > 0 || schedule->catch_up.late_count > 0 ||
-        n->own.queue.count > 0)
-        return 0;
-    if (n->leave.left_count > 0 || n->leave.is_finalizing || n->stall.stalled_count > 0) return 0;
-    for (size_t i = 0; i <= n->groups.count; i++) {
-        const dp_group_view_t *view = i < n->groups.count ? n->groups.views[i] : n->world;
-
-        if (view->joined_count > 0 || view->has_join || view->is_closed) return 0;
-    }
-    return 1;
-}
-
 /* Is nothing pending that would end the schedule at once? */
 static int has_nothing_else_pending(const dp_negotiator_t *n, size_t first)
 {
@@ -294,13 +250,14 @@ void dp_detect_order(dp_negotiator_t *n)
 
     if (n->is_fatal || n->is_finished) return;
     count = due_length(detect);
-    if (count == 0 || !is_usable_round(n, count) || !dp_detect_is_calm(n) ||
+    if (count == 0 || !is_usable_round(n, count) || !dp_schedule_is_calm(n) ||
         !has_nothing_else_pending(n, detect->count - count))
         return;
     if (build_schedule(n, detect->count - count) != DP_OK) {
         dp_fatal_memory(n);
         return;
     }
+    dp_resume_drop(n);
     dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);
 }

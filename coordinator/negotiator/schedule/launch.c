@@ -58,50 +58,7 @@ size_t dp_schedule_entry_bytes(void)
     return sizeof(dp_schedule_entry_t);
 }
 
-/* ---- Where this rank stands ----------------------------------------------------------------- */
-
-/* The number of this rank's next bucket. */
-uint64_t dp_schedule_next(const dp_schedule_t *schedule)
-{
-    if (schedule->own_bucket_count == 0) return DP_SCHEDULE_NOBODY;
-    return schedule->run.step / schedule->own_bucket_count * schedule->bucket_count +
-           schedule->own_buckets[schedule->run.step % schedule->own_bucket_count];
-}
-
-static uint64_t own_rounds(const dp_schedule_t *schedule)
-{
-    return schedule->own_bucket_count == 0 ? DP_SCHEDULE_NOBODY
-                                           : schedule->run.step / schedule->own_bucket_count;
-}
-
-/* All rounds that the whole subtree has launched. */
-uint64_t dp_schedule_rounds(const dp_negotiator_t *n)
-{
-    uint64_t rounds = own_rounds(n->schedule);
-
-    for (int i = 0; i < n->child_count; i++)
-        rounds = dp_min(rounds, n->schedule->run.child_rounds[i]);
-    return rounds;
-}
-
-uint64_t dp_schedule_horizon(const dp_negotiator_t *n)
-{
-    return (n->schedule->run.confirmed + n->schedule->stride + 1) * n->schedule->bucket_count;
-}
-
 /* ---- The schedule must end ------------------------------------------------------------------ */
-
-void dp_schedule_leave(dp_negotiator_t *n, dp_schedule_end_reason_t reason, int rank,
-                       const char *text)
-{
-    dp_schedule_t *schedule = n->schedule;
-
-    if (!dp_schedule_is_active(n) || schedule->stop.has_reason) return;
-    schedule->stop.has_reason = 1;
-    schedule->stop.reason = reason;
-    schedule->stop.rank = rank;
-    snprintf(schedule->stop.text, sizeof(schedule->stop.text), "%s", text);
-}
 
 static void diverge_for(dp_negotiator_t *n, dp_schedule_end_reason_t reason,
                         const dp_entry_t *entry)
@@ -215,7 +172,7 @@ static void launch_bucket(dp_negotiator_t *n, const dp_schedule_bucket_t *bucket
     schedule->catch_up.waited_ns = 0;
     schedule->run.step++;
     if (schedule->run.step % schedule->own_bucket_count == 0 &&
-        dp_schedule_rounds(n) == own_rounds(schedule))
+        dp_schedule_rounds(n) == dp_schedule_own_rounds(schedule))
         schedule->run.slowest = n->rank;
     schedule->run.launched = number + 1;
     if (schedule->run.unconfirmed_ns == 0) schedule->run.unconfirmed_ns = dp_max(n->now_ns, 1);
@@ -223,7 +180,7 @@ static void launch_bucket(dp_negotiator_t *n, const dp_schedule_bucket_t *bucket
 
 /* In the schedule's order, and not more than a stride of rounds ahead of what all ranks have
  * confirmed: that bounds what is to be caught up with when the schedule ends. */
-static void launch_buckets(dp_negotiator_t *n)
+void dp_schedule_launch_due(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
 
@@ -305,7 +262,6 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
     schedule->catch_up.waited_ns = 0;
     schedule->run.slowest = -1;
     schedule->run.wants_exact_counts = 0;
-    dp_resume_drop(n);
     /* The root orders no schedule while a rank has to catch up, so nothing is lost. */
     schedule->catch_up.count = schedule->catch_up.done = 0;
     n->sequence = sequence;
@@ -356,7 +312,6 @@ void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high)
             schedule->planned[i].entry->schedule->fits = 0;
         }
     }
-    if (dp_is_root(n)) dp_detect_ended(n, high / schedule->bucket_count);
 }
 
 /* ---- Time ----------------------------------------------------------------------------------- */
@@ -397,10 +352,4 @@ uint64_t dp_schedule_next_check(const dp_negotiator_t *n)
     if (since_ns == 0) return UINT64_MAX;
     if (n->now_ns < since_ns + patience_ns(n)) return since_ns + patience_ns(n);
     return since_ns + n->stall.warn_ns;
-}
-
-void dp_schedule_make_progress(dp_negotiator_t *n)
-{
-    launch_buckets(n);
-    dp_schedule_send_due(n);
 }

@@ -206,7 +206,12 @@ void dp_detect_order(dp_negotiator_t *n)
     (void)n;
 }
 
-void dp_schedule_make_progress(dp_negotiator_t *n)
+void dp_schedule_launch_due(dp_negotiator_t *n)
+{
+    (void)n;
+}
+
+void dp_schedule_send_due(dp_negotiator_t *n)
 {
     (void)n;
 }

@@ -82,7 +82,7 @@ static int is_between_rounds(const dp_schedule_t *schedule)
     for (size_t i = 0; i < schedule->planned_count; i++) {
         const dp_entry_t *entry = schedule->planned[i].entry;
 
-        if (!dp_detect_can_hold(entry, entry->signature)) return 0;
+        if (!dp_schedule_can_hold(entry, entry->signature)) return 0;
         if (entry->schedule->resume_launches * first->schedule->resume_uses !=
             first->schedule->resume_launches * entry->schedule->resume_uses)
             return 0;
@@ -96,7 +96,8 @@ void dp_resume_order(dp_negotiator_t *n)
     dp_schedule_t *schedule = n->schedule;
 
     if (!schedule->resume.is_kept || n->is_fatal || n->is_finished) return;
-    if (!has_round_begun(n) || !dp_detect_is_calm(n) || !is_between_rounds(schedule)) return;
+    if (!has_round_begun(n) || !dp_schedule_is_calm(n) || !is_between_rounds(schedule)) return;
+    dp_resume_drop(n);
     dp_schedule_send_whole(n);
     if (!n->is_fatal) dp_schedule_begin(n, n->sequence);
 }

@@ -9,7 +9,10 @@
  * which answers every hook as if no schedule existed.
  *
  *   launch.c             a rank under a schedule: what fits, what is launched, why it must end
+ *   standing.c           how far this rank and those below it have come
  *   schedule_messages.c  what nodes send each other meanwhile
+ *   schedule_item.c      a whole schedule as an item of a frame
+ *   eligible.c           which tensors a schedule can hold, and when one can begin
  *   detect.c             the root: finds rounds that repeat themselves, and makes a schedule of one
  *   resume.c             the root: brings an earlier schedule back
  *   catch_up.c           after a schedule: launches that not every rank could follow in time
@@ -213,11 +216,14 @@ static inline void dp_schedule_detect(dp_negotiator_t *n)
     if (n->marks.may_order && !dp_schedule_is_active(n)) dp_detect_order(n);
 }
 
-void dp_schedule_make_progress(dp_negotiator_t *n);
+void dp_schedule_launch_due(dp_negotiator_t *n);
+void dp_schedule_send_due(dp_negotiator_t *n);
 /* While a schedule is active: launches, then messages. */
 static inline void dp_schedule_flush(dp_negotiator_t *n)
 {
-    if (dp_schedule_is_active(n)) dp_schedule_make_progress(n);
+    if (!dp_schedule_is_active(n)) return;
+    dp_schedule_launch_due(n);
+    dp_schedule_send_due(n);
 }
 
 #endif

@@ -153,22 +153,20 @@ struct dp_schedule_entry {
     uint64_t resume_uses, resume_launches; /* in the kept schedule, and launches since it ended */
 };
 
-/* ---- launch.c ------------------------------------------------------------------------------- */
+/* Each file calls only those above it. */
+
+/* ---- standing.c ----------------------------------------------------------------------------- */
 
 uint64_t dp_schedule_next(const dp_schedule_t *schedule); /* number of this rank's next bucket */
-uint64_t dp_schedule_rounds(const dp_negotiator_t *n);    /* that the whole subtree has launched */
+uint64_t dp_schedule_own_rounds(const dp_schedule_t *schedule); /* that this rank has launched */
+uint64_t dp_schedule_rounds(const dp_negotiator_t *n);          /* that the whole subtree has */
 /* Numbers that a rank can have reached at all end here. */
 uint64_t dp_schedule_horizon(const dp_negotiator_t *n);
-/* The schedule in n->schedule, ordered after launch `sequence`, is in force from here on. */
-void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence);
-/* It ends after bucket `high`, and all have launched what is before `low`. */
-void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high);
 
-/* ---- schedule_messages.c -------------------------------------------------------------------- */
+/* ---- eligible.c ----------------------------------------------------------------------------- */
 
-void dp_schedule_send_due(dp_negotiator_t *n);   /* COUNT, CONFIRM; DIVERGE, PAUSE; REACHED, END */
-void dp_schedule_send_whole(dp_negotiator_t *n); /* SCHEDULE */
-dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t planned);
+int dp_schedule_can_hold(const dp_entry_t *entry, const dp_signature_t *signature);
+int dp_schedule_is_calm(const dp_negotiator_t *n); /* is all well enough for one to begin? */
 
 /* ---- catch_up.c ----------------------------------------------------------------------------- */
 
@@ -178,13 +176,26 @@ void dp_catch_up_fini(dp_catch_up_t *catch_up);
 /* late_launch.c: one more than the last occurrence of the bucket that begins at `first` */
 size_t dp_catch_up_bucket_end(const dp_catch_up_t *catch_up, size_t first);
 
-/* ---- detect.c, resume.c: the root ----------------------------------------------------------- */
+/* ---- launch.c ------------------------------------------------------------------------------- */
 
-int dp_detect_can_hold(const dp_entry_t *entry, const dp_signature_t *signature);
-void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds); /* the schedule lived so long */
-int dp_detect_is_calm(const dp_negotiator_t *n);           /* is all well enough for one? */
-void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds);  /* the schedule, if it was worth it */
+/* The schedule in n->schedule, ordered after launch `sequence`, is in force from here on. */
+void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence);
+/* It ends after bucket `high`, and all have launched what is before `low`. */
+void dp_schedule_end(dp_negotiator_t *n, uint64_t low, uint64_t high);
+
+/* ---- schedule_item.c ------------------------------------------------------------------------ */
+
+dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t planned);
+void dp_schedule_send_whole(dp_negotiator_t *n); /* SCHEDULE */
+/* Reads SCHEDULE into n->schedule, where it does not begin yet. */
+void dp_schedule_receive_whole(dp_negotiator_t *n, int from, const dp_item_t *item,
+                               dp_reader_t *reader);
+
+/* ---- detect.c, resume.c: the root. detect.c calls resume.c ---------------------------------- */
+
+void dp_resume_keep(dp_negotiator_t *n, uint64_t rounds); /* the schedule, if it was worth it */
 void dp_resume_drop(dp_negotiator_t *n);
 void dp_resume_note(dp_negotiator_t *n, dp_entry_t *entry); /* launched, by negotiation */
+void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds);  /* the schedule lived so long */
 
 #endif

@@ -2,10 +2,10 @@
  * schedule_messages.c - what nodes send each other about a schedule, and how it is read and
  * checked.
  *
- * Up go COUNT, DIVERGE and REACHED; down come SCHEDULE, CONFIRM, PAUSE and SCHEDULE_END (the
- * diagram is in launch.c). Each item is checked against what its sender can have launched before it
- * counts. Called by receive.c and follow.c through the hooks of schedule.h, and by launch.c to
- * send.
+ * Up go COUNT, DIVERGE and REACHED; down come SCHEDULE (schedule_item.c), CONFIRM, PAUSE and
+ * SCHEDULE_END (the diagram is in launch.c). Each item is checked against what its sender can have
+ * launched before it counts. Called by receive.c, follow.c and flush.c through the hooks of
+ * schedule.h.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 
@@ -140,7 +140,7 @@ void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item
         note_confirmed(n, item->low);
     } else if (item->kind == DP_ITEM_PAUSE) {
         if (schedule->is_paused) {
-            dp_fatal_protocol(n, from, "held twice");
+            dp_fatal_protocol(n, from, "paused twice");
             return;
         }
         schedule->stop.has_reason = schedule->stop.is_reason_sent = 1;
@@ -149,100 +149,6 @@ void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item
         snprintf(schedule->stop.text, sizeof(schedule->stop.text), "%s", item->text);
         pause_launching(n);
     }
-}
-
-dp_status_t dp_schedule_reserve(dp_schedule_t *schedule, size_t buckets, size_t entries)
-{
-    if (buckets > schedule->bucket_room) {
-        dp_schedule_bucket_t *grown = realloc(schedule->buckets, buckets * sizeof(*grown));
-
-        if (grown == NULL) return DP_ERR_NO_MEMORY;
-        schedule->buckets = grown;
-        schedule->bucket_room = buckets;
-    }
-    if (entries > schedule->planned_room) {
-        size_t room = dp_max(entries, schedule->planned_room * 2);
-        dp_planned_t *grown = realloc(schedule->planned, room * sizeof(*grown));
-
-        if (grown == NULL) return DP_ERR_NO_MEMORY;
-        schedule->planned = grown;
-        schedule->planned_room = room;
-    }
-    return DP_OK;
-}
-
-/* Appends one tensor to the schedule's newest bucket. 0: it cannot be part of a schedule, or of
- * this bucket: all tensors of a bucket are of one group. */
-static int add_planned(dp_negotiator_t *n, dp_schedule_bucket_t *bucket, const dp_item_t *item)
-{
-    dp_schedule_t *schedule = n->schedule;
-    dp_entry_t *entry = dp_table_by_id(&n->table, item->id);
-
-    if (dp_schedule_reserve(schedule, 0, schedule->planned_count + 1) != DP_OK) {
-        dp_fatal_memory(n);
-        return 0;
-    }
-    if ((item->flags & ~DP_FLAG_IN_PLACE) != 0) return 0;
-    if (entry != NULL && !dp_detect_can_hold(entry, entry->signature)) return 0;
-    if (bucket->count > 0) {
-        const dp_entry_t *first = schedule->planned[bucket->begin].entry;
-
-        if ((first == NULL) != (entry == NULL)) return 0;
-        if (entry != NULL && first->view != entry->view) return 0;
-    }
-    schedule->planned[schedule->planned_count++] =
-        (dp_planned_t){entry, (item->flags & DP_FLAG_IN_PLACE) != 0, item->absmax};
-    bucket->count++;
-    return 1;
-}
-
-/* Reads the buckets of SCHEDULE. */
-static void read_schedule(dp_negotiator_t *n, int from, uint32_t count, dp_reader_t *reader)
-{
-    dp_schedule_t *schedule = n->schedule;
-    dp_item_t *item = &n->made;
-
-    schedule->bucket_count = count;
-    schedule->planned_count = 0;
-    for (uint32_t b = 0; b < count && !n->is_fatal; b++) {
-        dp_schedule_bucket_t *bucket = &schedule->buckets[b];
-        uint32_t entries;
-
-        *bucket = (dp_schedule_bucket_t){schedule->planned_count, 0, 0};
-        if (dp_item_read_bucket(reader, &entries) != DP_OK) {
-            dp_fatal_protocol(n, from, "malformed plan");
-            return;
-        }
-        for (uint32_t i = 0; i < entries && !n->is_fatal; i++) {
-            int is_good = dp_item_read_entry(reader, item) == DP_OK;
-
-            if (is_good) is_good = add_planned(n, bucket, item);
-            dp_item_fini(item);
-            if (!is_good && !n->is_fatal) dp_fatal_protocol(n, from, "a plan that cannot be");
-        }
-    }
-}
-
-static void receive_schedule(dp_negotiator_t *n, int from, const dp_item_t *item,
-                             dp_reader_t *reader)
-{
-    dp_schedule_t *schedule = n->schedule;
-    uint64_t sequence = item->sequence;
-
-    dp_schedule_catch_up(n);
-    if (n->is_fatal) return;
-    if (dp_schedule_is_active(n) || schedule->catch_up.unsettled > 0 ||
-        schedule->catch_up.late_count > 0 || sequence < n->sequence || sequence > DP_POSITION_MAX) {
-        dp_fatal_protocol(n, from, "a schedule after launch %" PRIu64 ", this rank is at %" PRIu64,
-                          sequence, n->sequence);
-        return;
-    }
-    schedule->stride = item->stride;
-    if (dp_schedule_reserve(schedule, item->count, 0) != DP_OK) {
-        dp_fatal_memory(n);
-        return;
-    }
-    read_schedule(n, from, item->count, reader);
 }
 
 /* The item is the last of its epoch, also for this node's children: it is passed on, and its frame
@@ -254,7 +160,7 @@ void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_re
     int begins = item->kind == DP_ITEM_SCHEDULE;
 
     if (begins) {
-        receive_schedule(n, from, item, reader);
+        dp_schedule_receive_whole(n, from, item, reader);
     } else {
         dp_schedule_from_parent(n, from, item);
     }
@@ -345,38 +251,7 @@ static void send_reached(dp_negotiator_t *n)
     if (!dp_is_root(n)) return;
     if (!n->is_fatal)
         dp_schedule_end(n, dp_min(schedule->stop.low, schedule->stop.high), schedule->stop.high);
-}
-
-/* The last frame of its epoch: all ranks begin the schedule behind the same ordered items. */
-void dp_schedule_send_whole(dp_negotiator_t *n)
-{
-    const dp_schedule_t *schedule = n->schedule;
-    dp_item_t *item = &n->made;
-    size_t bytes = 64 + schedule->bucket_count * DP_BUCKET_BYTES +
-                   schedule->planned_count * DP_BUCKET_ENTRY_BYTES;
-    dp_writer_t writer;
-
-    item->kind = DP_ITEM_SCHEDULE;
-    item->sequence = n->sequence;
-    item->stride = schedule->stride;
-    item->count = (uint32_t)schedule->bucket_count;
-    if (!dp_outbox_down_begin(n, n->world->expect, n->position, bytes, &writer)) return;
-    dp_item_write(&writer, item);
-    for (size_t b = 0; b < schedule->bucket_count; b++) {
-        const dp_schedule_bucket_t *bucket = &schedule->buckets[b];
-
-        dp_write_u32(&writer, (uint32_t)bucket->count);
-        for (size_t i = 0; i < bucket->count; i++) {
-            const dp_planned_t *planned = &schedule->planned[bucket->begin + i];
-
-            item->id = planned->entry->id;
-            item->flags = planned->in_place ? DP_FLAG_IN_PLACE : 0;
-            item->absmax = planned->absmax;
-            dp_item_write_entry(&writer, item);
-        }
-    }
-    dp_outbox_down_commit(n, &writer, 1);
-    dp_outbox_close_down(n); /* what follows is of the next epoch */
+    if (!n->is_fatal) dp_detect_ended(n, schedule->stop.high / schedule->bucket_count);
 }
 
 void dp_schedule_send_due(dp_negotiator_t *n)
