@@ -393,6 +393,20 @@ static dp_status_t make_links(dp_cpu_engine_t *engine, const dp_config_t *config
                                      error);
 }
 
+/* The main lane's links to this rank's partners, tried before the first operation needs them. */
+static dp_status_t connect_world(dp_cpu_engine_t *engine, const dp_config_t *config,
+                                 uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_status_t status;
+
+    if (engine->lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        dp_link_set_spin(engine->lanes[i].link, config->spin_ns);
+    status = dp_cpu_group_connect(engine->world);
+    if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
+    return dp_link_greet(engine->lanes[DP_LANE_MAIN].link, deadline_ns, error);
+}
+
 static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                                const dp_config_t *config, dp_error_t *error)
 {
@@ -419,6 +433,8 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     status = make_world(engine, error);
     if (status != DP_OK) return status;
     status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, error);
+    if (status != DP_OK) return status;
+    status = connect_world(engine, config, deadline_ns, error);
     if (status != DP_OK) return status;
     for (int i = 0; i < DP_LANE_COUNT; i++)
         engine->lanes[i].control.spin_ns = config->spin_ns;

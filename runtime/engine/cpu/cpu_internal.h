@@ -185,8 +185,7 @@ dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_
 
 /* ---- Introductions (cpu/introduce.c) -------------------------------------------------------- */
 
-/* Tells all ranks what they need to know, keeps what they tell, and connects the world. Collective.
- */
+/* Tells all ranks what they need to know, and keeps what they tell. Collective. */
 dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
                              const dp_config_t *config, uint64_t deadline_ns, dp_error_t *error);
 

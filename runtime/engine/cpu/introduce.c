@@ -143,12 +143,5 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
     status = exchange_hellos(engine, bootstrap, own, bytes, deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
-    status = try_pull(engine, config->pull_bytes, error);
-    if (status != DP_OK) return status;
-    if (lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
-    for (int i = 0; i < DP_LANE_COUNT; i++)
-        dp_link_set_spin(lanes[i].link, config->spin_ns);
-    status = dp_cpu_group_connect(engine->world);
-    if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
-    return dp_link_greet(lanes[DP_LANE_MAIN].link, deadline_ns, error);
+    return try_pull(engine, config->pull_bytes, error);
 }

@@ -47,45 +47,6 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
 
 /* ---- Who sends what to whom ----------------------------------------------------------------- */
 
-size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to)
-{
-    const dp_exchange_row_t *row = run->pool->rows[from];
-
-    switch (run->op->collective) {
-    case DP_COLLECTIVE_GATHER:
-    case DP_COLLECTIVE_GATHERV:
-        return to == run->root ? row->counts[0] : 0;
-    case DP_COLLECTIVE_SEND:
-        return from == run->root && to == run->peer ? row->counts[0] : 0;
-    case DP_COLLECTIVE_SCATTER:
-    case DP_COLLECTIVE_SCATTERV:
-        if (from != run->root) return 0;
-        break;
-    default:
-        break;
-    }
-    return row->counts[run->is_alike ? 0 : to];
-}
-
-size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to)
-{
-    const dp_exchange_row_t *row = run->pool->rows[from];
-    size_t start = 0;
-
-    switch (run->op->collective) {
-    case DP_COLLECTIVE_SCATTER:
-    case DP_COLLECTIVE_ALLTOALL:
-        return (size_t)to * row->counts[0];
-    case DP_COLLECTIVE_SCATTERV:
-    case DP_COLLECTIVE_ALLTOALLV:
-        for (int i = 0; i < to; i++)
-            start += row->counts[i];
-        return start;
-    default:
-        return 0;
-    }
-}
-
 /* 1: this rank's send_counts are read, and *count of them. */
 static int gives_counts(const dp_exchange_run_t *run, size_t *count)
 {

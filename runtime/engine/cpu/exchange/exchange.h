@@ -52,7 +52,8 @@ typedef struct dp_exchange_run {
     char *scratch; /* blocks from other nodes for all ranks of this one */
 } dp_exchange_run_t;
 
-/* Elements that rank `from` sends to rank `to`, and how many lie before them in its input. */
+/* rows.c: elements that rank `from` sends to rank `to`, and how many lie before them in its input.
+ */
 size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to);
 size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to);
 
