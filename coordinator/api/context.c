@@ -336,7 +336,7 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
      * threads of one process would do this at the same time. */
     if (!use_loopback) dp_ucx_process_prepare();
     if (config->timeline[0] != '\0') {
-        status = dp_window_parse(config->timeline, &context->window, error);
+        status = dp_window_parse(config->timeline, &context->steps.window, error);
         if (status != DP_OK) return status;
     }
     status = dp_inject_create(config->inject, context->rank, context->size, &context->log,

@@ -112,6 +112,19 @@ typedef struct dp_counts {
     _Atomic uint64_t submitted, completed, failed, bytes_reduced, wait_ns, skew_ns;
 } dp_counts_t;
 
+/* The program's steps, as it marks them. query.c; any thread. */
+typedef struct dp_steps {
+    dp_window_t window;       /* of the timeline asked for; its steps' records are kept */
+    _Atomic uint64_t current; /* for progress texts */
+    _Atomic int are_declared; /* dp_step_begin() was called, so a sync does not begin a round */
+} dp_steps_t;
+
+/* fork.c: the process that made the context, and what a child of it gives up. */
+typedef struct dp_context_fork {
+    unsigned generation;
+    dp_fork_watch_t watch;
+} dp_context_fork_t;
+
 struct dp_context {
     dp_config_t config;
     dp_config_t loop_config; /* the same, but for how long the coordinator thread polls */
@@ -138,17 +151,14 @@ struct dp_context {
     dp_loop_t *loop;
 
     /* of one file each; the structs say which, and who may touch what */
-    dp_window_t window;          /* of the timeline asked for; its steps' records are kept */
     dp_trace_lane_t *agree_lane; /* coordinator thread only */
     dp_watch_t watch;
     dp_seen_t seen;
     dp_late_t late;
     dp_waiting_t waiting;
     dp_counts_t counts;
-    _Atomic uint64_t step;      /* current, for progress texts */
-    _Atomic int declares_steps; /* dp_step_begin() was called, so a sync does not begin a round */
-    unsigned fork_generation;   /* of the process that made it; see fork.h */
-    dp_fork_watch_t fork_watch;
+    dp_steps_t steps;
+    dp_context_fork_t fork;
     dp_completions_t completions; /* has a lock of its own */
 
     pthread_mutex_t lock;

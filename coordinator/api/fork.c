@@ -14,7 +14,7 @@ const char *dp_fork_text(void)
 
 void dp_context_fork_begin(dp_context_t *context)
 {
-    context->fork_generation = dp_fork_generation();
+    context->fork.generation = dp_fork_generation();
     dp_fork_enter();
 }
 
@@ -22,12 +22,12 @@ void dp_context_fork_begin(dp_context_t *context)
  * closes those. */
 void dp_context_fork_watch(dp_context_t *context)
 {
-    dp_fork_watch(&context->fork_watch, context->transport->ops->fd(context->transport));
+    dp_fork_watch(&context->fork.watch, context->transport->ops->fd(context->transport));
 }
 
 void dp_context_fork_end(dp_context_t *context)
 {
-    dp_fork_forget(&context->fork_watch);
+    dp_fork_forget(&context->fork.watch);
     dp_fork_leave();
 }
 

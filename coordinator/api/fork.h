@@ -10,7 +10,7 @@
  * here, so nothing behind it is touched. */
 static inline int dp_context_is_forked(const dp_context_t *context)
 {
-    return context->fork_generation != dp_fork_generation();
+    return context->fork.generation != dp_fork_generation();
 }
 
 /* What dp_error_text() says in such a child. Static. */

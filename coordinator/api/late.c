@@ -145,7 +145,8 @@ static void settle_request(dp_context_t *context, const dp_output_t *out)
     dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->requests.live_first; request != NULL; request = request->following) {
+    for (request = context->requests.live_first; request != NULL;
+         request = request->links.following) {
         if (!request->late.by_schedule || request->late.is_settled ||
             request->late.sequence != out->sequence || request->late.launch_id != out->id)
             continue;
@@ -238,7 +239,7 @@ dp_status_t dp_late_lend(dp_handle_t *request, const dp_signature_t *agreed)
     char *at;
 
     /* Data that a stream has yet to produce cannot be copied now. */
-    if (request->ready != NULL || request->context->device->ops->is_async)
+    if (request->stream.ready != NULL || request->context->device->ops->is_async)
         return DP_ERR_UNSUPPORTED;
     request->late.lent = malloc(request->tensor_count * sizeof(*request->late.lent));
     if (request->late.lent == NULL) return DP_ERR_NO_MEMORY;

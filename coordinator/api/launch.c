@@ -85,35 +85,35 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
     const dp_signature_t *agreed =
         request->is_absent ? entry->signature : &request->entry->signature;
 
-    *item = (dp_pipeline_item_t){.request = request,
-                                 .name = request->entry->label,
-                                 .id = entry->id,
-                                 .collective = agreed->collective,
-                                 .reduce = agreed->reduce,
-                                 .wire = agreed->wire,
-                                 .last_absmax = entry->last_absmax,
-                                 .root = agreed->root,
-                                 .peer = agreed->peer,
-                                 .is_absent = request->is_absent && request->late.stand_in == NULL,
-                                 .contributors = request->contributors,
-                                 .count_joined = agreed->count_joined,
-                                 .prescale = agreed->prescale,
-                                 .postscale = agreed->postscale,
-                                 .in_place = entry->in_place,
-                                 .tensors = request->tensors,
-                                 .tensor_count = request->tensor_count,
-                                 .send_counts =
-                                     request->exchange.count > 0 ? request->exchange.counts : NULL,
-                                 .recv_counts = request->exchange.recv_counts,
-                                 .capacity = request->exchange.capacity,
-                                 .output = request->exchange.output,
-                                 .user = request->exchange.user,
-                                 .ready = request->ready == NULL ? NULL : request->ready->event,
-                                 .done = request->done == NULL ? NULL : request->done->event,
-                                 .figures = request->figures,
-                                 .input_hash = request->check.input_hash,
-                                 .submit_ns = request->is_absent ? now : request->submit_ns,
-                                 .agree_ns = now};
+    *item = (dp_pipeline_item_t){
+        .request = request,
+        .name = request->entry->label,
+        .id = entry->id,
+        .collective = agreed->collective,
+        .reduce = agreed->reduce,
+        .wire = agreed->wire,
+        .last_absmax = entry->last_absmax,
+        .root = agreed->root,
+        .peer = agreed->peer,
+        .is_absent = request->is_absent && request->late.stand_in == NULL,
+        .contributors = request->contributors,
+        .count_joined = agreed->count_joined,
+        .prescale = agreed->prescale,
+        .postscale = agreed->postscale,
+        .in_place = entry->in_place,
+        .tensors = request->tensors,
+        .tensor_count = request->tensor_count,
+        .send_counts = request->exchange.count > 0 ? request->exchange.counts : NULL,
+        .recv_counts = request->exchange.recv_counts,
+        .capacity = request->exchange.capacity,
+        .output = request->exchange.output,
+        .user = request->exchange.user,
+        .ready = request->stream.ready == NULL ? NULL : request->stream.ready->event,
+        .done = request->stream.done == NULL ? NULL : request->stream.done->event,
+        .figures = request->stream.figures,
+        .input_hash = request->check.input_hash,
+        .submit_ns = request->is_absent ? now : request->submit_ns,
+        .agree_ns = now};
     if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_new_group(request, launch, item);
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
@@ -191,7 +191,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .bytes = request->bytes,
                                             .name = request->entry->trace_name});
         if (request->is_absent) continue;
-        if (request->will_progress) waiter = request;
+        if (request->waiting.will_progress) waiter = request;
         request->lane = dp_pipeline_lane(context->pipeline, out->group, item->collective);
         dp_request_leave(request);
         atomic_store(&request->agree_ns, now);
@@ -208,7 +208,7 @@ static void hand_to_waiter(dp_handle_t *waiter)
     uint32_t state = DP_REQUEST_LAUNCHED;
 
     if (!atomic_compare_exchange_strong(&waiter->state, &state, DP_REQUEST_QUEUED)) return;
-    if (atomic_load(&waiter->sleepers) != 0) dp_futex_wake(&waiter->state);
+    if (atomic_load(&waiter->waiting.sleepers) != 0) dp_futex_wake(&waiter->state);
 }
 
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
@@ -310,7 +310,8 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
         dp_handle_t *request;
 
         pthread_mutex_lock(&context->lock);
-        for (request = context->requests.live_first; request != NULL; request = request->following)
+        for (request = context->requests.live_first; request != NULL;
+             request = request->links.following)
             if (request->entry->pending == request) break;
         if (request != NULL) leave_coordinator(request);
         pthread_mutex_unlock(&context->lock);
@@ -411,5 +412,5 @@ void dp_on_issued(void *user, void *issued)
             !atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED))
             return;
     }
-    if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
+    if (atomic_load(&request->waiting.sleepers) != 0) dp_futex_wake(&request->state);
 }

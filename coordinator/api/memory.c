@@ -62,7 +62,7 @@ static dp_status_t check_unused(dp_context_t *context, const char *call, const v
     pthread_mutex_lock(&context->lock);
     request = context->requests.live_first;
     while (request != NULL && !uses(request, memory))
-        request = request->following;
+        request = request->links.following;
     if (request != NULL) snprintf(name, sizeof(name), "%s", request->entry->label);
     pthread_mutex_unlock(&context->lock);
     if (name[0] == '\0') return DP_OK;

@@ -127,7 +127,7 @@ int dp_context_has_ended(dp_context_t *context)
 void dp_context_round(dp_context_t *context)
 {
     if (context->rank != 0) return; /* only the root looks for rounds that repeat themselves */
-    if (!atomic_load_explicit(&context->declares_steps, memory_order_relaxed))
+    if (!atomic_load_explicit(&context->steps.are_declared, memory_order_relaxed))
         dp_loop_program_round(context->loop);
 }
 
@@ -138,13 +138,13 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     char text[64];
 
     if (context == NULL || dp_context_is_forked(context)) return;
-    atomic_store_explicit(&context->declares_steps, 1, memory_order_relaxed);
+    atomic_store_explicit(&context->steps.are_declared, 1, memory_order_relaxed);
     if (context->rank == 0) dp_loop_program_round(context->loop);
-    atomic_store_explicit(&context->step, step, memory_order_relaxed);
+    atomic_store_explicit(&context->steps.current, step, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
     dp_loop_set_activity(context->loop, text);
     /* dprun --timeline of a range of steps: records are kept from the first of them on. */
-    if (context->window.has_steps && step == context->window.first) {
+    if (context->steps.window.has_steps && step == context->steps.window.first) {
         dp_trace_keep(context->trace, 1);
     }
     dp_trace_begin(dp_trace_thread_lane(context->trace),
@@ -156,8 +156,9 @@ void dp_step_end(dp_context_t *context)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_end(dp_trace_thread_lane(context->trace));
-    if (context->window.has_steps &&
-        atomic_load_explicit(&context->step, memory_order_relaxed) == context->window.last) {
+    if (context->steps.window.has_steps &&
+        atomic_load_explicit(&context->steps.current, memory_order_relaxed) ==
+            context->steps.window.last) {
         dp_trace_keep(context->trace, 0);
     }
     if (context->tune != NULL)

@@ -28,7 +28,8 @@ static void add_oldest_operation(dp_context_t *context, dp_failure_t *failure)
     const dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->requests.live_first; request != NULL; request = request->following)
+    for (request = context->requests.live_first; request != NULL;
+         request = request->links.following)
         if (atomic_load(&request->state) != DP_REQUEST_DONE && !request->is_absent) break;
     if (request != NULL) {
         snprintf(failure->operation, sizeof(failure->operation), "%s", request->entry->label);
@@ -55,8 +56,8 @@ void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, c
         snprintf(failure.node, sizeof(failure.node), "%s",
                  topology->host_name[topology->node[culprit]]);
     }
-    failure.has_step = atomic_load_explicit(&context->declares_steps, memory_order_relaxed);
-    failure.step = atomic_load_explicit(&context->step, memory_order_relaxed);
+    failure.has_step = atomic_load_explicit(&context->steps.are_declared, memory_order_relaxed);
+    failure.step = atomic_load_explicit(&context->steps.current, memory_order_relaxed);
     add_oldest_operation(context, &failure);
     context->bootstrap->ops->report(context->bootstrap, &failure);
 }

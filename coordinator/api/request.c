@@ -15,12 +15,12 @@
 /* Room for the tensors and the counts of an operation that has several. */
 static dp_status_t reserve_lists(dp_handle_t *request, size_t tensor_count, size_t count_count)
 {
-    if (tensor_count > 1 && request->tensor_room < tensor_count) {
-        void *room = realloc(request->tensor_list, tensor_count * sizeof(*request->tensor_list));
+    if (tensor_count > 1 && request->room.count < tensor_count) {
+        void *room = realloc(request->room.list, tensor_count * sizeof(*request->room.list));
 
         if (room == NULL) return DP_ERR_NO_MEMORY;
-        request->tensor_list = room;
-        request->tensor_room = tensor_count;
+        request->room.list = room;
+        request->room.count = tensor_count;
     }
     if (request->exchange.room < count_count) {
         void *room =
@@ -41,12 +41,12 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     dp_status_t status;
 
     if (request != NULL) {
-        context->requests.pool = request->next_free;
+        context->requests.pool = request->links.next_free;
     } else {
         request = calloc(1, sizeof(*request));
         if (request == NULL) return DP_ERR_NO_MEMORY;
         request->context = context;
-        request->next_made = context->requests.made;
+        request->links.next_made = context->requests.made;
         context->requests.made = request;
     }
     request->group = group;
@@ -58,7 +58,7 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     }
     request->entry = entry;
     request->new_group = NULL;
-    request->tensors = tensor_count > 1 ? request->tensor_list : &request->tensor;
+    request->tensors = tensor_count > 1 ? request->room.list : &request->room.one;
     request->tensor_count = tensor_count;
     request->exchange.count = count_count;
     request->exchange.capacity = 0;
@@ -66,9 +66,9 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     request->exchange.output = NULL;
     request->is_absent = 0;
     request->bytes = 0;
-    request->figures = NULL;
+    request->stream.figures = NULL;
     request->cookie = 0;
-    dp_tally_init(&request->tally);
+    dp_tally_init(&request->end.tally);
     request->late.by_schedule = request->late.is_settled = 0;
     request->check.is_on = 0;
     request->check.input_hash = request->check.output_hash = 0;
@@ -83,7 +83,7 @@ void dp_request_discard(dp_handle_t *request)
     dp_group_t *group = request->group;
 
     dp_stream_detach(request);
-    request->next_free = request->context->requests.pool;
+    request->links.next_free = request->context->requests.pool;
     request->context->requests.pool = request;
     if (--group->request_count == 0 && group->is_ended) dp_names_fini(&group->names);
 }
@@ -98,14 +98,14 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     atomic_store(&request->has_owner, has_owner);
     atomic_store(&request->state, DP_REQUEST_PENDING);
     atomic_store(&request->agree_ns, 0);
-    request->is_awaited = 0;
-    request->will_progress = 0;
+    request->waiting.is_awaited = 0;
+    request->waiting.will_progress = 0;
     request->contributors = 0;
     request->ticket = context->requests.next_ticket++;
-    request->previous = context->requests.live_last;
-    request->following = NULL;
+    request->links.previous = context->requests.live_last;
+    request->links.following = NULL;
     if (context->requests.live_last != NULL) {
-        context->requests.live_last->following = request;
+        context->requests.live_last->links.following = request;
     } else {
         context->requests.live_first = request;
     }
@@ -120,17 +120,17 @@ static void live_remove(dp_handle_t *request)
 {
     dp_context_t *context = request->context;
 
-    if (request->previous != NULL) {
-        request->previous->following = request->following;
+    if (request->links.previous != NULL) {
+        request->links.previous->links.following = request->links.following;
     } else {
-        context->requests.live_first = request->following;
+        context->requests.live_first = request->links.following;
     }
-    if (request->following != NULL) {
-        request->following->previous = request->previous;
+    if (request->links.following != NULL) {
+        request->links.following->links.previous = request->links.previous;
     } else {
-        context->requests.live_last = request->previous;
+        context->requests.live_last = request->links.previous;
     }
-    request->previous = request->following = NULL;
+    request->links.previous = request->links.following = NULL;
     context->requests.live_count--;
     request->group->live_count--;
     request->entry->live_count--;
@@ -157,8 +157,8 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
 
     dp_staging_end(context, request->stage, status == DP_OK);
     request->stage = NULL;
-    request->status = status;
-    request->result = *result;
+    request->end.status = status;
+    request->end.result = *result;
     atomic_fetch_add_explicit(&context->counts.completed, 1, memory_order_relaxed);
     if (status != DP_OK) {
         atomic_fetch_add_explicit(&context->counts.failed, 1, memory_order_relaxed);
@@ -177,7 +177,7 @@ void dp_request_complete(dp_handle_t *request, dp_status_t status, const dp_resu
      * state; here the state is stored, then sleepers loaded. One of the two sees the other. The
      * store of DONE releases status and result to a waiter that does not sleep. */
     atomic_store(&request->state, DP_REQUEST_DONE);
-    if (atomic_load(&request->sleepers) != 0) dp_futex_wake(&request->state);
+    if (atomic_load(&request->waiting.sleepers) != 0) dp_futex_wake(&request->state);
     atomic_fetch_add(&context->waiting.completions, 1);
     if (atomic_load(&context->waiting.sleepers) != 0) dp_futex_wake(&context->waiting.completions);
     /* Behind the state: the program that reads the cookie finds the operation over. */
@@ -195,7 +195,7 @@ void dp_request_succeed(dp_handle_t *request, const dp_pipeline_done_t *done)
     result.absmax = done->tally.absmax;
     result.count = done->count;
     result.contributors = request->contributors;
-    request->tally = done->tally;
+    request->end.tally = done->tally;
     /* A rank that only receives learns on arrival how much. request->bytes stays: a waiting thread
      * may be reading it. */
     if (request->bytes == 0 && request->tensor_count > 0) {
@@ -207,7 +207,8 @@ void dp_request_succeed(dp_handle_t *request, const dp_pipeline_done_t *done)
     request->entry->last_absmax = done->raw_absmax;
     pthread_mutex_unlock(&context->lock);
     if (request->check.is_on) {
-        request->result.count = done->count; /* how much of an exchange's out there is to look at */
+        request->end.result.count =
+            done->count; /* how much of an exchange's out there is to look at */
         request->check.output_hash = dp_request_hash_outputs(request);
     }
     dp_request_complete(request, DP_OK, &result);
@@ -228,9 +229,9 @@ void dp_request_await(dp_handle_t *request, int will_progress)
 
     pthread_mutex_lock(&context->lock);
     if (request->entry->pending == request) {
-        request->will_progress |= will_progress;
-        if (!request->is_awaited) {
-            request->is_awaited = 1;
+        request->waiting.will_progress |= will_progress;
+        if (!request->waiting.is_awaited) {
+            request->waiting.is_awaited = 1;
             dp_loop_count_sleeping_waiter(context->loop, 1);
         }
     }
@@ -240,8 +241,8 @@ void dp_request_await(dp_handle_t *request, int will_progress)
 void dp_request_leave(dp_handle_t *request)
 {
     request->entry->pending = NULL;
-    if (!request->is_awaited) return;
-    request->is_awaited = 0;
+    if (!request->waiting.is_awaited) return;
+    request->waiting.is_awaited = 0;
     dp_loop_count_sleeping_waiter(request->context->loop, -1);
 }
 
@@ -250,7 +251,7 @@ void dp_request_leave(dp_handle_t *request)
 /* Elements that were written to a tensor's out. */
 static size_t elements_out(const dp_handle_t *request, const dp_pipeline_tensor_t *tensor)
 {
-    if (dp_is_exchange(request->collective)) return request->result.count;
+    if (dp_is_exchange(request->collective)) return request->end.result.count;
     if (request->collective != DP_COLLECTIVE_ALLGATHER) return tensor->count;
     return tensor->count * (size_t)request->group->size;
 }
@@ -277,8 +278,8 @@ void dp_requests_free(dp_context_t *context)
 
     /* By the list of all that were made: it has handles that the program never gave back, too. */
     for (request = context->requests.made; request != NULL; request = next) {
-        next = request->next_made;
-        free(request->tensor_list);
+        next = request->links.next_made;
+        free(request->room.list);
         free(request->exchange.counts);
         free(request->late.lent);
         free(request);

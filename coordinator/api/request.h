@@ -79,6 +79,40 @@ typedef struct dp_request_check {
     uint64_t input_hash, output_hash; /* 0: not taken */
 } dp_request_check_t;
 
+/* Lists that a request is in. Guarded by the context's lock. */
+typedef struct dp_request_links {
+    dp_handle_t *previous, *following; /* live requests by ticket */
+    dp_handle_t *next_free;            /* in the pool */
+    dp_handle_t *next_made;            /* in the list of all requests */
+} dp_request_links_t;
+
+/* Memory for the list of tensors, kept by the pool. request.c */
+typedef struct dp_request_room {
+    dp_pipeline_tensor_t one;
+    dp_pipeline_tensor_t *list; /* [count]; NULL until a request has several */
+    size_t count;
+} dp_request_room_t;
+
+/* Where streams of the device are concerned; NULL where none is. stream.c; written at submission */
+typedef struct dp_request_stream {
+    dp_pooled_event_t *ready, *done;
+    dp_figures_t *figures; /* the program's, on the device: gets what the tally gets */
+} dp_request_stream_t;
+
+/* Threads of the program that wait for it. wait.c */
+typedef struct dp_request_waiting {
+    _Atomic uint32_t sleepers; /* inside futex wait on the request's state */
+    int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
+    int will_progress;         /* the thread that sleeps carries its launch out; lock */
+} dp_request_waiting_t;
+
+/* What came of it. Written before DONE, which releases it. */
+typedef struct dp_request_end {
+    dp_status_t status;
+    dp_result_t result;
+    dp_tally_t tally; /* the exact figures behind result */
+} dp_request_end_t;
+
 struct dp_handle {
     dp_context_t *context;
     dp_group_t *group;
@@ -88,44 +122,33 @@ struct dp_handle {
     dp_program_op_t program_op; /* with order=program */
     uint64_t ticket;            /* order of submission */
 
-    /* lists; guarded by the context's lock */
-    dp_handle_t *previous, *following; /* live requests by ticket */
-    dp_handle_t *next_free;            /* in the pool */
-    dp_handle_t *next_made;            /* in the list of all requests */
+    dp_request_links_t links;
 
     /* what it does; written at submission */
     dp_collective_t collective;    /* entry->signature may be a later submission's by now */
     int is_absent;                 /* stands for the operation of a group that this rank has joined;
                                       no program ever sees it */
-    dp_pipeline_tensor_t tensor;   /* the only one, unless there are several */
-    dp_pipeline_tensor_t *tensors; /* &tensor, or tensor_list */
-    dp_pipeline_tensor_t *tensor_list; /* [tensor_room] */
-    size_t tensor_count, tensor_room;
+    dp_pipeline_tensor_t *tensors; /* [tensor_count]: &room.one, or room.list */
+    size_t tensor_count;
+    dp_request_room_t room;
     dp_request_exchange_t exchange;
-    dp_staging_t *stage;             /* of a tensor in host memory on a GPU's context; NULL */
-    dp_pooled_event_t *ready, *done; /* NULL where no stream is concerned */
-    dp_figures_t *figures; /* the program's, on the device: gets what the tally gets; NULL */
-    uint64_t bytes;        /* payload, for the statistics */
-    uint64_t cookie;       /* the program's, to be pushed when it is over; 0: none */
+    dp_staging_t *stage; /* of a tensor in host memory on a GPU's context; NULL */
+    dp_request_stream_t stream;
+    uint64_t bytes;  /* payload, for the statistics */
+    uint64_t cookie; /* the program's, to be pushed when it is over; 0: none */
     dp_request_check_t check;
     uint64_t submit_ns;
 
     /* how far it has come */
-    _Atomic uint32_t state;    /* enum dp_request_state; a futex; DONE releases what is below it */
-    _Atomic uint32_t sleepers; /* threads inside futex wait on state */
+    _Atomic uint32_t state; /* enum dp_request_state; a futex; DONE releases `end` */
+    dp_request_waiting_t waiting;
     _Atomic int references;    /* the runtime's, and the program's while it has the handle */
     _Atomic int has_owner;     /* the program still holds the handle */
-    int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
-    int will_progress;         /* the thread that sleeps on state carries its launch out; lock */
     _Atomic uint64_t agree_ns; /* 0: not yet */
     dp_lane_t lane;            /* that its launch travels in; written before LAUNCHED */
     int contributors;          /* known from the launch on */
     dp_late_request_t late;
-
-    /* the end; written before DONE */
-    dp_status_t status;
-    dp_result_t result;
-    dp_tally_t tally; /* the exact figures behind result */
+    dp_request_end_t end;
 };
 
 /* Blocks travel between single ranks, and how many elements may be known on arrival only. */

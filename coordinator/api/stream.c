@@ -112,19 +112,19 @@ dp_status_t dp_stream_attach(dp_handle_t *request, dp_stream_t *stream)
 {
     dp_context_t *context = request->context;
 
-    request->done = event_acquire(context);
-    if (request->done == NULL) return DP_ERR_NO_MEMORY;
+    request->stream.done = event_acquire(context);
+    if (request->stream.done == NULL) return DP_ERR_NO_MEMORY;
     if (stream == NULL) return DP_OK;
-    request->ready = event_acquire(context);
-    if (request->ready == NULL) return DP_ERR_NO_MEMORY;
-    return context->device->ops->event_record(request->ready->event, stream);
+    request->stream.ready = event_acquire(context);
+    if (request->stream.ready == NULL) return DP_ERR_NO_MEMORY;
+    return context->device->ops->event_record(request->stream.ready->event, stream);
 }
 
 void dp_stream_detach(dp_handle_t *request)
 {
-    event_release(request->context, request->ready);
-    event_release(request->context, request->done);
-    request->ready = request->done = NULL;
+    event_release(request->context, request->stream.ready);
+    event_release(request->context, request->stream.done);
+    request->stream.ready = request->stream.done = NULL;
 }
 
 /* After the pipeline, whose events programs' streams may wait for. */
@@ -136,7 +136,7 @@ void dp_streams_free(dp_context_t *context)
     context->streams.list = NULL;
     context->streams.count = 0;
     for (dp_handle_t *request = context->requests.made; request != NULL;
-         request = request->next_made)
+         request = request->links.next_made)
         dp_stream_detach(request); /* of handles that were never given back */
     while (context->streams.events_first != NULL) {
         dp_pooled_event_t *mark = context->streams.events_first;

@@ -155,7 +155,7 @@ static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
     request->new_group = what->new_group;
-    request->figures = what->figures;
+    request->stream.figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);

@@ -113,7 +113,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     }
     /* Sequentially consistent: sleepers first, then the state. Changes of the state are stored
      * first, and sleepers loaded then, so a change is either seen here or followed by a wake-up. */
-    atomic_fetch_add(&request->sleepers, 1);
+    atomic_fetch_add(&request->waiting.sleepers, 1);
     for (;;) {
         uint64_t now, until = deadline;
 
@@ -134,7 +134,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         }
         dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
-    atomic_fetch_sub(&request->sleepers, 1);
+    atomic_fetch_sub(&request->waiting.sleepers, 1);
     return over;
 }
 
@@ -205,14 +205,14 @@ static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_resul
     }
     /* Two threads that wait for one handle are a mistake too: one of them gives it back. */
     if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
-    status = handle->status;
-    text = handle->result.text;
+    status = handle->end.status;
+    text = handle->end.result.text;
     if (status == DP_OK && handle->check.output_hash != 0) status = check_output(handle, &text);
     if (result != NULL) {
-        handle->result.text = text;
-        dp_sized_write(result, &handle->result, sizeof(handle->result));
+        handle->end.result.text = text;
+        dp_sized_write(result, &handle->end.result, sizeof(handle->end.result));
     }
-    if (tally != NULL && status == DP_OK) dp_tally_merge(tally, &handle->tally);
+    if (tally != NULL && status == DP_OK) dp_tally_merge(tally, &handle->end.tally);
     dp_request_unref(handle);
     return status;
 }
@@ -249,12 +249,12 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
         }
     }
     /* An operation submitted when no stream was known has no event to wait for but its end. */
-    wanted = waiting != NULL && handle->done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
+    wanted = waiting != NULL && handle->stream.done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted)
         (void)block_visibly(handle, wanted, -1.0);
     if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
-        return handle->status;
-    status = context->device->ops->stream_wait(waiting, handle->done->event);
+        return handle->end.status;
+    status = context->device->ops->stream_wait(waiting, handle->stream.done->event);
     if (status == DP_OK) return DP_OK;
     return dp_context_error(context, status, "tensor %s: the stream %p cannot wait for it: %s",
                             handle->entry->label, stream, dp_status_string(status));
@@ -272,7 +272,7 @@ dp_status_t dp_test(const dp_handle_t *handle)
             dp_program_wait(handle->context->program, &handle->program_op);
         return DP_ERR_PENDING;
     }
-    return handle->status;
+    return handle->end.status;
 }
 
 void dp_release(dp_handle_t *handle)
@@ -288,9 +288,9 @@ void dp_release(dp_handle_t *handle)
         return;
     }
     /* It has failed already: dp_wait_all() reports that, as no dp_wait() will. */
-    if (atomic_load(&handle->state) == DP_REQUEST_DONE && handle->status != DP_OK &&
+    if (atomic_load(&handle->state) == DP_REQUEST_DONE && handle->end.status != DP_OK &&
         context->unowned_failure == DP_OK)
-        context->unowned_failure = handle->status;
+        context->unowned_failure = handle->end.status;
     pthread_mutex_unlock(&context->lock);
     dp_request_unref(handle);
 }

@@ -21,7 +21,8 @@ static int oldest_launched(dp_context_t *context, dp_lane_t lane, char *label, s
     const dp_handle_t *request;
 
     pthread_mutex_lock(&context->lock);
-    for (request = context->requests.live_first; request != NULL; request = request->following) {
+    for (request = context->requests.live_first; request != NULL;
+         request = request->links.following) {
         uint32_t state = atomic_load(&request->state);
 
         if (state != DP_REQUEST_LAUNCHED && state != DP_REQUEST_QUEUED) continue;
