@@ -461,6 +461,8 @@ class View:
         if base is None or not known:
             return ""
         least, name = min(known)
+        if least == base:
+            return f"dps needs the least memory, {base:.0f} MiB a rank"
         return f"{name} needs the least memory, {least:.0f} MiB a rank where dps needs {base:.0f}"
 
     def _beside_finding(self):

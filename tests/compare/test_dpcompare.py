@@ -521,6 +521,10 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(heights["b"] - heights["a"], 0.035 * 10.1)
         self.assertEqual(figures.labels_apart([]), [])
 
+    def test_memory_is_not_compared_with_itself(self):
+        text = self.view._memory_finding()
+        self.assertEqual(text, "dps needs the least memory, 8 MiB a rank")
+
     def test_what_a_row_that_failed_saves_is_not_among_the_findings(self):
         self.assertNotIn("topk pays", " ".join(self.view.findings()))
         self.assertNotIn("topk", " ".join(text for text, *_ in self.view.crossings()))
