@@ -439,7 +439,8 @@ def parts_of_run(view):
 # In the order of the page, which numbers them.
 PICTURES = [
     ("speed", speed, "Throughput of every row whose gates hold."),
-    ("throughput", throughput, "Throughput over ranks. Ranks beyond the cores share them."),
+    ("throughput", throughput, "Throughput over ranks. Ranks beyond the cores share them. Rows that were "
+     "not run with one rank begin at the process alone that computes the same."),
     ("cdf", cdf, "Distribution of step times: a long tail shows interference."),
     ("papers", papers, "The two pairs that papers print."),
     ("parts", parts_of_run, "Throughput, norm, time, memory and loss over the run."),

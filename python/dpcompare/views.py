@@ -195,6 +195,17 @@ class View:
             found.append((row.name, label, steps, stats.known(values), skips))
         return found
 
+    def _alone(self, row):
+        """Tokens per second of one process that does what the row does with one rank: the row that
+        is a process alone; None where that does other arithmetic, or was not run."""
+        name = "torch-single" if row.mode else "single"
+        if row.single or row.judged != (all_rows.CLOSE if row.mode else all_rows.EXACT):
+            return None
+        alone = all_rows.ALL[name]
+        if not self.counts(alone):
+            return None
+        return self._speed(alone, self.results.tokens_per_s)
+
     def scaling(self):
         """[(name, [(ranks, tokens per second)])]."""
         found = []
@@ -204,6 +215,8 @@ class View:
                 rate = self._speed(row, self.results.tokens_per_s, ranks=n)
                 if rate and self.counts(row, n):
                     points.append((n, rate))
+            if points and points[0][0] > 1 and (alone := self._alone(row)):
+                points.insert(0, (1, alone))
             if points:
                 found.append((row.name, points))
         return found

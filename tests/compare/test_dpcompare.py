@@ -521,6 +521,14 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(heights["b"] - heights["a"], 0.035 * 10.1)
         self.assertEqual(figures.labels_apart([]), [])
 
+    def test_lines_over_ranks_begin_at_one_process_where_that_is_the_same_arithmetic(self):
+        found = dict(self.view.scaling())
+        rate = {ms: 1e3 * 8 * 32 / ms for ms in (8.0, 10.0, 18.0, 20.0)}
+        self.assertEqual(found["zero1"], [(1, rate[18.0]), (2, rate[8.0])])
+        self.assertEqual(found["dps"], [(1, rate[10.0]), (2, rate[10.0])])  # its own run of one rank
+        self.assertEqual(found["torch-ddp"], [(2, rate[20.0])])  # no torch alone
+        self.assertNotIn("topk", found)
+
     def test_memory_is_not_compared_with_itself(self):
         text = self.view._memory_finding()
         self.assertEqual(text, "dps needs the least memory, 8 MiB a rank")
