@@ -60,6 +60,20 @@ train resumed 2 "$gpt2" $flags --out resumed --resume auto
 cmp two/checkpoint/20/weights.bin resumed/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin resumed/checkpoint/20/adam_v.bin
 
+# Its shape wins over a preset's, which is said; over a flag of its own it does not, which is refused.
+grep -q "resumed resumed/checkpoint/16: step 16$" resumed.out
+train shape 2 "$gpt2" $flags --preset quick --steps 21 --resume two/checkpoint/20
+grep -q "step 20, in its shape, not that of --preset quick" shape.out
+if "$dprun" -np 2 "$gpt2" $flags --width 128 --resume two/checkpoint/20 >width.out 2>&1; then
+    echo "ranks.sh: a checkpoint of another width was accepted" >&2
+    exit 1
+fi
+grep -q -e "--width 128, but two/checkpoint/20 has 64" width.out
+if grep -q "^.*step  *[0-9]*/" width.out; then
+    echo "ranks.sh: it trained before it looked at the checkpoint's width" >&2
+    exit 1
+fi
+
 # In program order, without agreement: the same sums, so the same bits.
 train dps 2 "$gpt2" $flags --out dps --strategy dps
 cmp two/checkpoint/20/weights.bin dps/checkpoint/20/weights.bin

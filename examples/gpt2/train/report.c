@@ -49,6 +49,18 @@ static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
     return 0;
 }
 
+/* A stored shape wins over the preset's; 1: a preset was named, and that has another one. */
+static int is_other_shape(const gpt2_options_t *options, const gpt2_shape_t *stored)
+{
+    gpt2_shape_t asked;
+    gpt2_error_t ignored;
+
+    if (strcmp(options->preset, "tiny") == 0) return 0; /* the default, which nobody has to name */
+    if (gpt2_shape_preset(options->preset, &asked, &ignored) != 0) return 0;
+    return asked.layers != stored->layers || asked.heads != stored->heads ||
+           asked.width != stored->width || asked.context != stored->context;
+}
+
 static void print_head(gpt2_report_t *self)
 {
     const gpt2_trainer_t *trainer = self->trainer;
@@ -82,8 +94,12 @@ static void print_head(gpt2_report_t *self)
         (void)printf("to beat bigram %.3f nats/byte (unigram %.3f)\n", self->bigram, self->unigram);
     }
     if (trainer->resumed_from[0] != '\0') {
-        (void)printf("resumed %s: step %llu\n", trainer->resumed_from,
+        (void)printf("resumed %s: step %llu", trainer->resumed_from,
                      (unsigned long long)trainer->first_step);
+        if (is_other_shape(options, shape)) {
+            (void)printf(", in its shape, not that of --preset %s", options->preset);
+        }
+        (void)printf("\n");
     }
     (void)fflush(stdout);
 }
