@@ -465,6 +465,8 @@ class View:
         if len(ours) < 2:
             return ""
         (best, name), (worst, last) = max(ours), min(ours)
+        if name == all_rows.REFERENCE:
+            return f"None of ours is faster than dps; {last} is the slowest, at {worst:.2f} times dps"
         return (f"Of ours {name} is the fastest, at {best:.2f} times dps, and {last} the slowest, at "
                 f"{worst:.2f}")
 

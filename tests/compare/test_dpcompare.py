@@ -529,7 +529,13 @@ class PageTest(unittest.TestCase):
         self.assertEqual(found["torch-ddp"], [(2, rate[20.0])])  # no torch alone
         self.assertNotIn("topk", found)
 
-    def test_memory_is_not_compared_with_itself(self):
+    def test_dps_is_not_compared_with_itself(self):
+        asked = [rows.ALL[name] for name in ("dps", "zero1")]
+        found = results.Results([study()], [record("dps"), record("zero1", ms=20.0)])
+        view = views.View(found, asked, gates.Judged(found, asked), {})
+        view.ranks = 2
+        self.assertIn("None of ours is faster than dps; zero1 is the slowest, at 0.50",
+                      " ".join(view.findings()))
         text = self.view._memory_finding()
         self.assertEqual(text, "dps needs the least memory, 8 MiB a rank")
 
