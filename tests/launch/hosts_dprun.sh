@@ -213,6 +213,7 @@ node)
     done
     for n in 0 1 2; do wait "${pids[n]}" || bad "node $n: exit code $?"; done
     for rank in 0 1 2 3 4 5; do expect out0 "rank $rank of 6, local $((rank % 2)) of 2, sum 21"; done
+    expect out0 "[1@a] rank 1" "[2@b] rank 2" "[5@c] rank 5" # by the names of their machines
     PET_NNODES=2 PET_NODE_RANK=0 PET_MASTER_ADDR=login PET_MASTER_PORT=29501 PET_NPROC_PER_NODE=1 \
         "$dprun" --node env "$member" >out 2>err & leader=$!
     "$hosts" --in a env PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=login PET_MASTER_PORT=29501 \

@@ -376,6 +376,23 @@ static void warn_of_twins(dp_fleet_t *fleet)
     }
 }
 
+/* Of nodes that others started only numbers were known. They get the names that their machines give
+ * themselves, unless one machine's is another's, too. */
+static void name_joined_nodes(dp_fleet_t *fleet)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].about.host[0] == '\0') return;
+        for (int k = 0; k < i; k++) {
+            if (strcmp(fleet->list[i].about.host, fleet->list[k].about.host) == 0) return;
+        }
+    }
+    for (int i = 0; i < fleet->count; i++) {
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        snprintf(node->name, sizeof(node->name), "%s", node->about.host);
+    }
+}
+
 static void send_go(dp_fleet_t *fleet)
 {
     uint8_t data[2];
@@ -383,6 +400,7 @@ static void send_go(dp_fleet_t *fleet)
 
     fleet->is_running = 1;
     dp_fleet_close_door(fleet);
+    if (fleet->nodes->way == DP_NODES_JOIN) name_joined_nodes(fleet);
     warn_of_twins(fleet);
     dp_writer_init(&writer, data, sizeof(data));
     dp_write_u16(&writer, fleet->list[0].about.free_port);
