@@ -29,6 +29,7 @@ reaches() { # FROM_COMMAND ADDRESS TO_COMMAND [DATAGRAMS]: one of them comes
 from_login() { reaches "" 10.99.0.1 "$hosts --in a" "${1:-100}"; }
 to_login() { reaches "$hosts --in a" 10.99.0.254 "" "${1:-100}"; }
 answers() { timeout 5 bash -c ": </dev/tcp/$1/22" 2>/dev/null; }
+files_of() { ssh "$1" "find $2 -xdev ! -type d"; } # the source tree, which all share, may be mounted there
 ssh_to() { timeout 60 ssh -o ConnectTimeout=30 "$@"; }
 
 inside() {
@@ -38,7 +39,7 @@ inside() {
     equal "boot ids" "$(sort -u <<<"$boots" | wc -l)" 4
     # shellcheck disable=SC2016
     ssh a 'touch /tmp/x /dev/shm/x /run/x $HOME/x; ipcmk -M 4 >/dev/null'
-    for folder in /tmp /dev/shm /root; do equal "$folder" "$(ssh b ls $folder)" ""; done
+    for folder in /tmp /dev/shm /root; do equal "$folder" "$(files_of b $folder)" ""; done
     equal "System V memory" "$(ssh b 'ipcs -m | grep -c 0x')" 0
     equal "processes" "$("$hosts" --processes b)" ""
     ssh b sleep 77 & sleeper=$!
@@ -95,13 +96,13 @@ inside() {
     "$hosts" --thaw b; ssh_to b true || bad "thaw: sshd is not there"
 
     # Dead, and back again as another one.
-    ssh b sleep 77 & sleeper=$!
+    ssh b 'touch /tmp/x; exec sleep 77' & sleeper=$!
     until_holds eval '"$hosts" --processes b | grep -q "sleep 77"'
     "$hosts" --kill b; wait $sleeper
     equal "ssh's end when its machine is killed" $? 255
     answers 10.99.0.2 && bad "kill: something answers"
     "$hosts" --boot b
-    equal "files after a boot" "$(ssh b ls /tmp)" ""
+    equal "files after a boot" "$(files_of b /tmp)" ""
     grep -qx "$(ssh b cat /proc/sys/kernel/random/boot_id)" <<<"$boots" && bad "the same boot id"
     "$hosts" --power c; from_login || bad "power of c: a is hit"
     "$hosts" --boot c; equal "host name after a boot" "$(ssh_to c hostname)" c
