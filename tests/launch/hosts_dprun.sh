@@ -166,6 +166,14 @@ lost_link)
     grep -q 'lost node b: no sign of life for [234]\.' err || bad "b was kept for too long"
     until_holds is_clean b
     "$hosts" --heal b
+    nothing_left a
+    # Nothing comes from b, which still hears that dprun has given it up, and does not wait for the end of its lease.
+    start_sleepers
+    "$hosts" --oneway b out; ends 137
+    SECONDS=0
+    until_holds is_clean b
+    [ $SECONDS -lt 9 ] || bad "b was busy for $SECONDS s"
+    "$hosts" --heal b
     nothing_left a ;;
 lost_ssh)
     start_sleepers

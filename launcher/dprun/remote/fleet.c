@@ -327,6 +327,7 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
              node->stage < DP_FLEET_RUNNING ? node->name : "",
              node->stage < DP_FLEET_RUNNING ? ": " : "", (double)(now_ns - heard_ns) / 1e9);
     node->silent_ns = heard_ns;
+    dp_link_give_up(node->link); /* it may still hear this machine */
     dp_fleet_node_lose(node, 1, text);
 }
 

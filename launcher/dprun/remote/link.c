@@ -69,6 +69,17 @@ void dp_link_close(dp_link_t *link)
     }
 }
 
+/* An orderly end waits behind what is not acknowledged, for ever where no acknowledgement arrives.
+ * Until then the kernel repeats what it sent, which the other side takes for a sign of life. A
+ * reset waits for nothing. */
+void dp_link_give_up(dp_link_t *link)
+{
+    const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+
+    (void)setsockopt(bufferevent_getfd(link->socket), SOL_SOCKET, SO_LINGER, &at_once,
+                     sizeof(at_once));
+}
+
 static void enter_link(dp_link_t *link)
 {
     link->busy++;

@@ -42,6 +42,9 @@ dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secr
 
 /* Frees it without a callback. NULL is fine. */
 void dp_link_close(dp_link_t *link);
+/* The end that dp_link_close() tells the other side overtakes all that was sent and not
+ * acknowledged. */
+void dp_link_give_up(dp_link_t *link);
 
 /* Queues a frame. One larger than DP_LINK_FRAME_MAX ends the link. */
 void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t bytes);
