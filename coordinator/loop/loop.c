@@ -406,7 +406,7 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
     int did = 0;
 
     while (dp_health_next(&loop->health, now_ns, &action)) {
-        const char *host = topology->host_name[topology->node[action.rank]];
+        const char *node = topology->host_name[topology->node[action.rank]];
         const double seconds = (double)action.silent_ns / 1e9;
 
         switch (action.kind) {
@@ -414,11 +414,11 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
             send_heartbeat(loop, action.rank, now_ns);
             break;
         case DP_HEALTH_SUSPECT:
-            dp_log_warn(loop->options.log, "rank %d on host %s: no sign of life for %.1f s",
-                        action.rank, host, seconds);
+            dp_log_warn(loop->options.log, "rank %d (%s): no sign of life for %.1f s", action.rank,
+                        node, seconds);
             break;
         case DP_HEALTH_BACK:
-            dp_log_warn(loop->options.log, "rank %d on host %s: alive again", action.rank, host);
+            dp_log_warn(loop->options.log, "rank %d (%s): alive again", action.rank, node);
             break;
         case DP_HEALTH_LOST:
             snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",

@@ -94,7 +94,7 @@ static void lose_a_rank(engine_rank_t *rank, void *user)
     }
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
-    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    engine_check(rank, strstr(op.text, "rank 1 (host1)") != NULL, "text is '%s'", op.text);
 }
 
 static void processes_hear_of_a_death_between_nodes(void **state)
@@ -130,7 +130,7 @@ static void lose_a_sender(engine_rank_t *rank, void *user)
     }
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
-    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    engine_check(rank, strstr(op.text, "rank 1 (host1)") != NULL, "text is '%s'", op.text);
     free(in);
     free(out);
 }
@@ -169,7 +169,7 @@ static void lose_a_gatherer(engine_rank_t *rank, void *user)
         engine_run(rank, &op, DP_WORK_SMALL);
     } while (which == 3 && op.status == DP_OK);
     engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
-    engine_check(rank, strstr(op.text, "rank 1 on host host1") != NULL, "text is '%s'", op.text);
+    engine_check(rank, strstr(op.text, "rank 1 (host1)") != NULL, "text is '%s'", op.text);
 }
 
 static void processes_hear_of_a_death_in_a_gather(void **state)

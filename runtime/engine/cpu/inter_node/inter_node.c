@@ -255,7 +255,7 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
     }
     dp_link_is_lost(group->lane->link, peer, &why);
     return dp_cpu_fail(group, DP_ERR_PEER_LOST,
-                       "%s %llu%s: rank %d lost the connection to rank %d on host %s: %s",
+                       "%s %llu%s: rank %d lost the connection to rank %d (%s): %s",
                        dp_collective_name(group->op->collective),
                        (unsigned long long)group->op->sequence, group->title, engine->rank, rank,
                        engine->topology->host_name[engine->topology->node[rank]], why);
