@@ -9,10 +9,6 @@
 
 #include "launcher/dptrace/timeline.h"
 
-/* Reads recorders: all trace.*.dpt of a directory, or one file. Not finished. */
-dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t *timeline,
-                              dp_error_t *error);
-
 /* Reads a merged file that dp_perfetto_write() wrote. Not finished. */
 dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *what,
                               dp_timeline_t *timeline, dp_error_t *error);

@@ -393,9 +393,10 @@ static dp_status_t check_job(const dp_timeline_t *timeline, const char *path,
     return DP_OK;
 }
 
-/* The first recorder stays open until the end: every other rank's clock is mapped to its clock. */
-dp_status_t dp_recorders_read(const char *path, int is_directory, dp_timeline_t *timeline,
-                              dp_error_t *error)
+/* Reads recorders: all trace.*.dpt of a directory, or one file. The first one stays open until the
+ * end: every other rank's clock is mapped to its clock. */
+static dp_status_t read_recorders(const char *path, int is_directory, dp_timeline_t *timeline,
+                                  dp_error_t *error)
 {
     dp_trace_file_t first = {.rank = 0}, file = {.rank = 0};
     char **paths = NULL;
@@ -484,7 +485,7 @@ static dp_status_t load_file(const char *path, dp_timeline_t *timeline, dp_error
     for (start = 0; start < bytes && strchr(" \t\r\n", data[start]) != NULL; start++)
         continue;
     if (magic == DP_TRACE_MAGIC) {
-        status = dp_recorders_read(path, 0, timeline, error);
+        status = read_recorders(path, 0, timeline, error);
     } else if (start < bytes && (data[start] == '{' || data[start] == '[')) {
         status = dp_error_set(error, DP_ERR_INVALID,
                               "%s: JSON is for other viewers; give dptrace the run directory or a "
@@ -507,7 +508,7 @@ dp_status_t dp_timeline_load(const char *path, const dp_step_window_t *window,
     if (stat(path, &info) != 0)
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode)) {
-        status = dp_recorders_read(path, 1, timeline, error);
+        status = read_recorders(path, 1, timeline, error);
     } else {
         status = load_file(path, timeline, error);
     }

@@ -237,7 +237,7 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
                      is_span ? "\")" : "");
         } else {
             snprintf(list[count].text, sizeof(list[count].text),
-                     "ranks take turns being late: uneven batches, or noise on the machines");
+                     "ranks take turns being late: uneven batches, or noise on the nodes");
         }
         count++;
     }
@@ -245,9 +245,10 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
         name_bucket(timeline, &analysis->groups[0], name, sizeof(name));
         list[count].gain_ns = part[DP_PART_WIRE];
         snprintf(list[count].text, sizeof(list[count].text),
-                 "wire: \"%s\" is exposed most (%.2f ms): submit it earlier, a smaller "
-                 "--fusion-bytes so that it starts sooner, or --wire fp16 between machines",
-                 name, to_ms(analysis->groups[0].exposed_ns));
+                 "wire: \"%s\" is exposed most (%.2f ms): submit it earlier, or a smaller "
+                 "--fusion-bytes so that it starts sooner%s",
+                 name, to_ms(analysis->groups[0].exposed_ns),
+                 count_nodes(timeline) > 1 ? ", or --wire fp16 between nodes" : "");
         count++;
     }
     if (part[DP_PART_PACK] > threshold) {

@@ -113,7 +113,8 @@ dp_timeline_event_t *dp_timeline_add_event(dp_timeline_t *timeline)
     return memset(&timeline->events[timeline->event_count++], 0, sizeof(*timeline->events));
 }
 
-dp_row_class_t dp_timeline_class(uint8_t kind)
+/* The sort of row an event of this kind belongs to; DP_ROW_CLASSES: none. */
+static dp_row_class_t class_of_kind(uint8_t kind)
 {
     switch ((dp_trace_kind_t)kind) {
     case DP_TRACE_STEP:
@@ -148,7 +149,7 @@ dp_row_class_t dp_timeline_class(uint8_t kind)
     return DP_ROW_CLASSES;
 }
 
-const char *dp_row_class_name(dp_row_class_t row_class)
+static const char *row_class_name(dp_row_class_t row_class)
 {
     static const char *const names[DP_ROW_CLASSES] = {
         "steps", "thread", "compute", "negotiation",      "coordinator",
@@ -394,7 +395,7 @@ static dp_status_t place_events(dp_timeline_t *timeline)
     timeline->row_count = 0;
     for (size_t i = 0; i < timeline->event_count; i++) {
         dp_timeline_event_t *event = &timeline->events[i];
-        dp_row_class_t row_class = dp_timeline_class(event->kind);
+        dp_row_class_t row_class = class_of_kind(event->kind);
         uint32_t lane = 0, sub = 0;
         size_t row;
 
@@ -434,7 +435,7 @@ done:
  * main lane's, as the gather lane's are made later. */
 static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int thread)
 {
-    const char *name = dp_row_class_name(row->row_class);
+    const char *name = row_class_name(row->row_class);
 
     if (is_data_plane(row->row_class) && thread > 1) {
         snprintf(row->label, sizeof(row->label), "gather lane: %s", name);
@@ -521,7 +522,7 @@ dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *
         if (status != DP_OK) return status;
     }
     for (size_t i = 0; i < timeline->event_count; i++) {
-        if (dp_timeline_class(timeline->events[i].kind) != DP_ROW_CLASSES)
+        if (class_of_kind(timeline->events[i].kind) != DP_ROW_CLASSES)
             timeline->events[kept++] = timeline->events[i];
     }
     timeline->event_count = kept;

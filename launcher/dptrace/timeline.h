@@ -94,10 +94,6 @@ size_t dp_timeline_string(dp_timeline_t *timeline, const char *text);
 dp_timeline_rank_t *dp_timeline_add_rank(dp_timeline_t *timeline);
 dp_timeline_event_t *dp_timeline_add_event(dp_timeline_t *timeline);
 
-/* Which row an event of this kind belongs to; DP_ROW_CLASSES: none. */
-dp_row_class_t dp_timeline_class(uint8_t kind);
-const char *dp_row_class_name(dp_row_class_t row_class);
-
 /* A window of step numbers, both ends included. */
 typedef struct dp_step_window {
     int is_set;

@@ -171,12 +171,39 @@ static void report_says_it_to_people_and_programs(void **state)
     remove_job(&job);
 }
 
+/* A type of the wire is for traffic between nodes. */
+static void advice_knows_whether_there_are_nodes(void **state)
+{
+    job_t job;
+
+    (void)state;
+    make_job(&job);
+    analyse(&job, job.path);
+    for (int is_one = 0; is_one <= 1; is_one++) {
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *file = open_memstream(&text, &bytes);
+
+        assert_non_null(file);
+        for (size_t i = 0; is_one && i < job.timeline.rank_count; i++)
+            (void)snprintf(job.timeline.ranks[i].host, sizeof(job.timeline.ranks[i].host), "one");
+        dp_report_text(&job.timeline, &job.analysis, "it", file);
+        assert_int_equal(fclose(file), 0);
+        assert_non_null(strstr(text, is_one ? ", 1 node, " : ", 2 nodes, "));
+        assert_non_null(strstr(text, "so that it starts sooner"));
+        assert_int_equal(strstr(text, "or --wire fp16 between nodes") == NULL, is_one);
+        free(text);
+    }
+    remove_job(&job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exposed_time_is_told_apart_by_collective),
         cmocka_unit_test(merged_files_keep_it),
         cmocka_unit_test(report_says_it_to_people_and_programs),
+        cmocka_unit_test(advice_knows_whether_there_are_nodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
