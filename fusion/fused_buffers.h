@@ -3,8 +3,7 @@
  *
  * All buffers of a lane are allocated together, those of the main lane at the start, so that a
  * launch that every rank runs cannot fail on one of them for want of memory; pages that are never
- * used cost address space only. Called by the
- * thread that runs launches, under progress_lock.
+ * used cost address space only. Called by the thread that runs launches, under progress_lock.
  *
  * Three buffers, and three buckets under way. Each stage runs on a stream of its own; an event says
  * when the next stage may touch the buffer:

@@ -2,9 +2,9 @@
  * launches.c - the launches of a pipeline: those to be used again, those in the queues, and how all
  * of them are failed.
  *
- * Called by the thread that submits (coordinator or waiter), by the launch threads, and by whoever
- * finds a failure. job.c, bucket.c and the files above them stand above this file; it must not know
- * how a launch is carried out, nor which lane it travels in.
+ * Called by the thread that submits (coordinator or waiter), by the launch threads, and by any
+ * thread that finds a failure. The lower half of fusion: job.c, bucket.c and the others call this
+ * file. It must not know how a launch is carried out, nor which lane it travels in.
  */
 #include "fusion/pipeline_internal.h"
 

@@ -124,10 +124,11 @@ dp_status_t dp_launch_queue_furnish(dp_launch_queue_t *queue);
 
 /* Bytes of a fused buffer of a lane, which is the most that one bucket has; equal on all ranks. */
 size_t dp_lane_buffer_bytes(const dp_pipeline_t *pipeline, dp_lane_t lane);
-/* When its queue runs nothing any more. What is not there is fine. */
+/* Once its queue is not served any more; parts may be missing. */
 void dp_lane_close(dp_pipeline_t *pipeline, dp_lane_t lane);
 /* Prepares the engine for the gather lane of this launch's group; on an asynchronous device makes
- * the streams too. Else breaks the data plane. By whoever runs launches of the main lane. */
+ * the streams too. If that fails, it breaks the data plane. Called by the thread that runs launches
+ * of the main lane. */
 dp_status_t dp_lane_open_for(dp_pipeline_t *pipeline, const dp_pipeline_launch_t *launch);
 /* The gather lane cannot be made, which ends the data plane. */
 void dp_lane_break(dp_pipeline_t *pipeline, dp_status_t status);

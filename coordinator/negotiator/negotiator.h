@@ -25,7 +25,7 @@ typedef struct dp_negotiator dp_negotiator_t;
 typedef struct dp_negotiator_options {
     int rank;
     int size;
-    const dp_topology_t *topology; /* borrowed; names of hosts for texts */
+    const dp_topology_t *topology; /* borrowed; names of nodes for texts */
     const dp_tree_links_t *node;   /* borrowed; this rank's parent and children */
     uint64_t hold_ns;       /* root: longest a complete tensor waits while launches are in flight */
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */

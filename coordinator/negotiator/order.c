@@ -54,8 +54,8 @@ static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entr
 
 /* ---- Failures ------------------------------------------------------------------------------- */
 
-void dp_order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text,
-                      const int32_t *list, uint32_t list_count)
+static void order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
+                          const char *text, const int32_t *list, uint32_t list_count)
 {
     dp_item_t *item = &n->made;
 
@@ -108,7 +108,7 @@ static void order_mismatch(dp_negotiator_t *n, dp_entry_t *entry, const int rank
             return;
         }
     }
-    dp_order_failure(n, entry, DP_ERR_MISMATCH, text, list, count);
+    order_failure(n, entry, DP_ERR_MISMATCH, text, list, count);
     free(list);
 }
 
@@ -126,7 +126,7 @@ static void order_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver,
         snprintf(text, sizeof(text), "%s finalized before it submitted %.*s", rank, WHAT_IN_TEXT,
                  what);
     }
-    dp_order_failure(n, entry, DP_ERR_LEFT, text, signature->members, signature->member_count);
+    order_failure(n, entry, DP_ERR_LEFT, text, signature->members, signature->member_count);
 }
 
 void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
@@ -146,7 +146,7 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
     snprintf(text, sizeof(text), "%s: %s needs %s, which has joined", dp_entry_text(entry, what),
              dp_collective_name(dp_entry_signature(entry)->collective),
              dp_rank_text(n, entry->arrived.absent_rank, rank));
-    dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
+    order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
 /* A rank has to launch the tensor late, and waits for something that cannot come before it. */
@@ -161,7 +161,7 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
              "%s waits for another operation and has not submitted %.*s, which was launched before "
              "it as in the rounds before",
              dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_entry_text(entry, what));
-    dp_order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
+    order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
 /* ---- Launches ------------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch
     if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
                  dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
-        dp_order_failure(n, entry, DP_ERR_FULL, text, signature->members, signature->member_count);
+        order_failure(n, entry, DP_ERR_FULL, text, signature->members, signature->member_count);
         return 0;
     }
     if (dp_group_view_make(n, launch->born, launch->slot,
@@ -372,7 +372,7 @@ void dp_order_launch_held(dp_negotiator_t *n)
     }
 }
 
-/* Nobody submits these to let them wait. */
+/* A program that submits one of these waits for it at once. */
 static int is_impatient(dp_collective_t collective)
 {
     return collective == DP_COLLECTIVE_BARRIER || collective == DP_COLLECTIVE_GROUP_CREATE ||

@@ -23,8 +23,6 @@ typedef struct dp_ordering {
 void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry);
 /* It is not launched after all. */
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry);
-void dp_order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text,
-                      const int32_t *list, uint32_t list_count);
 void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2]);
 /* A rank gives the tensor up that it should launch late: it fails. */

@@ -1,7 +1,6 @@
 /*
- * stall.h - tensors that wait too long, and the question which ranks are missing,
- * in stall.c. Part of
- * negotiator_internal.h.
+ * stall.h - tensors that wait too long, and the question which ranks are missing, in stall.c. Part
+ * of negotiator_internal.h.
  */
 #ifndef DP_COORDINATOR_STALL_H
 #define DP_COORDINATOR_STALL_H

@@ -4,8 +4,8 @@
  * DP_ORDER=program; else a context has no dp_program_t.
  *
  * Buckets are closed by size, by launch_now and by the program's waits, so they depend on the
- * program alone. Only
- * the program makes the ranks' orders equal; program.c says how a difference is found.
+ * program alone. Only the program makes the ranks' orders equal; program.c says how a difference is
+ * found.
  */
 #ifndef DP_COORDINATOR_PROGRAM_H
 #define DP_COORDINATOR_PROGRAM_H

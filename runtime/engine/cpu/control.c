@@ -23,7 +23,7 @@ _Static_assert(PER_PAGE * sizeof(dp_control_record_t) <= PAGE, "they fit");
 
 /* One rank's part of the control block. */
 typedef struct doorbell {
-    alignas(DP_CONTROL_LINE) _Atomic uint32_t count; /* rung by whom it awaits; a futex word */
+    alignas(DP_CONTROL_LINE) _Atomic uint32_t count; /* rung by the rank it awaits; a futex */
     /* Offsets in its arena of its records, PER_PAGE together; 0: not made. Written once. */
     alignas(DP_CONTROL_LINE) _Atomic uint64_t pages[];
 } doorbell_t;

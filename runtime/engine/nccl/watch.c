@@ -119,7 +119,7 @@ static dp_status_t look_for_error(dp_nccl_engine_t *engine, dp_nccl_group_t *gro
     ncclResult_t state = ncclSuccess;
     char why[160] = "";
 
-    /* Whoever is inside finds the error itself. */
+    /* A thread that is inside of a call finds the error itself. */
     if (group->in_flight == 0 || pthread_mutex_trylock(&engine->call_lock) != 0) return DP_OK;
     if (group->comm != NULL) {
         if (ncclCommGetAsyncError(group->comm, &state) != ncclSuccess) state = ncclInternalError;

@@ -485,12 +485,6 @@ void dp_link_watch(dp_link_t *link, dp_activity_t *activity)
     link->activity = activity;
 }
 
-void dp_link_idle_for(dp_link_t *link, int rank)
-{
-    if (link->activity != NULL) dp_activity_awaits(link->activity, rank);
-    dp_link_idle(link);
-}
-
 /* A connection that the other side has not answered yet, as it is not in the engine, keeps UCX's
  * descriptor ready: it waits for room to write, which there is. Then polling is no sleep. */
 static void rest(dp_link_t *link)
@@ -500,7 +494,8 @@ static void rest(dp_link_t *link)
     nanosleep(&(const struct timespec){0, (long)dp_min(link->false_wakes * 10000u, REST_NS)}, NULL);
 }
 
-void dp_link_idle(dp_link_t *link)
+/* A short poll, then sleep, until something happened. */
+static void idle(dp_link_t *link)
 {
     struct pollfd polled = {link->event_fd, POLLIN, 0};
     uint64_t start_ns = link->spin_ns == 0 ? 0 : dp_now_ns();
@@ -513,6 +508,12 @@ void dp_link_idle(dp_link_t *link)
     if (dp_link_progress(link) != 0) return;
     if (ucp_worker_arm(link->worker) != UCS_OK) return;
     if (poll(&polled, 1, SLEEP_MS) > 0 && dp_link_progress(link) == 0) rest(link);
+}
+
+void dp_link_idle_for(dp_link_t *link, int rank)
+{
+    if (link->activity != NULL) dp_activity_awaits(link->activity, rank);
+    idle(link);
 }
 
 void dp_link_wake(dp_link_t *link)
@@ -567,7 +568,7 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
             if (kind == KIND_GREETING || dp_now_ns() >= deadline_ns) break;
             done++; /* has left already; the others may not */
         } else {
-            dp_link_idle(link);
+            idle(link);
         }
     }
     if (!is_whole) dp_link_cut(link);

@@ -2,9 +2,9 @@
  * link.h - bulk messages between ranks of different nodes, over UCX tags.
  *
  * One worker per rank, used by one thread at a time. Peers are connected when first needed;
- * messages are matched by a 64-bit tag that
- * carries the sender's rank. A peer's death is an error of its endpoint; it is reported to who
- * asks, as a rank that has left in order loses its connection too.
+ * messages are matched by a 64-bit tag that carries the sender's rank. A peer's death is an error
+ * of its endpoint. dp_link_is_lost() tells of it when it is asked, and nothing else does: a rank
+ * that has left in order loses its connection too.
  */
 #ifndef DP_ENGINE_CPU_LINK_H
 #define DP_ENGINE_CPU_LINK_H
@@ -77,12 +77,11 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 
 /* Moves data. Returns how much happened, 0: nothing. */
 int dp_link_progress(dp_link_t *link);
-/* Who watches what is moved. */
+/* Counts what is moved in activity, from here on. */
 void dp_link_watch(dp_link_t *link, dp_activity_t *activity);
-/* dp_link_idle(), and says for which rank of the world. */
+/* Waits until something happened: a short poll, then sleep, at most 100 ms. rank: of the world,
+ * the one that is waited for, for the activity. */
 void dp_link_idle_for(dp_link_t *link, int rank);
-/* Waits until something happened: a short poll, then sleep, at most 100 ms. */
-void dp_link_idle(dp_link_t *link);
 /* Ends an idle of another thread. Any thread. */
 void dp_link_wake(dp_link_t *link);
 

@@ -186,8 +186,8 @@ typedef struct member {
     size_t largest;
     int was_stuck;
     /* of a rank that another thread drives at times */
-    pthread_mutex_t baton;
-    int sleeps; /* guarded by baton */
+    pthread_mutex_t progress_lock;
+    int sleeps; /* guarded by progress_lock */
     atomic_int ends;
 } member_t;
 
@@ -295,13 +295,14 @@ static void nor_is_room_for_a_long_one(void **state)
     pass_tokens(3, (size_t)150 * DP_KIB);
 }
 
-/* The baton's holder polls; who sleeps, does so without it, as the coordinator thread. */
+/* The thread that holds progress_lock polls. It gives it back before it sleeps, as the coordinator
+ * thread does. */
 static void *sleep_for_drivers(void *arg)
 {
     member_t *member = arg;
     dp_transport_t *transport = member->world->rank[member->rank];
 
-    pthread_mutex_lock(&member->baton);
+    pthread_mutex_lock(&member->progress_lock);
     while (atomic_load(member->left) > 0 && !member->was_stuck) {
         struct pollfd wait = {.fd = transport->ops->fd(transport), .events = POLLIN};
         dp_transport_event_t event = {0};
@@ -310,13 +311,13 @@ static void *sleep_for_drivers(void *arg)
             pass_on(member, &event);
         if (transport->ops->arm(transport) != DP_OK || atomic_load(member->left) == 0) continue;
         member->sleeps = 1;
-        pthread_mutex_unlock(&member->baton);
+        pthread_mutex_unlock(&member->progress_lock);
         pause_for(&member->seed);
         member->was_stuck = poll(&wait, 1, PATIENCE_MS) == 0;
-        pthread_mutex_lock(&member->baton);
+        pthread_mutex_lock(&member->progress_lock);
         member->sleeps = 0;
     }
-    pthread_mutex_unlock(&member->baton);
+    pthread_mutex_unlock(&member->progress_lock);
     wake_all(member->world);
     return NULL;
 }
@@ -331,14 +332,14 @@ static void *drive(void *arg)
         dp_transport_event_t event = {0};
 
         pause_for(&seed);
-        if (pthread_mutex_trylock(&member->baton) != 0) continue;
+        if (pthread_mutex_trylock(&member->progress_lock) != 0) continue;
         for (int i = rand_r(&seed) % 20; i > 0; i--) {
             if (poll_once(transport, &event) == DP_OK) pass_on(member, &event);
         }
         while (member->sleeps && transport->ops->rearm(transport) == DP_ERR_PENDING) {
             if (poll_once(transport, &event) == DP_OK) pass_on(member, &event);
         }
-        pthread_mutex_unlock(&member->baton);
+        pthread_mutex_unlock(&member->progress_lock);
     }
     return NULL;
 }
@@ -355,7 +356,7 @@ static void driver_leaves_nothing_behind(void **state)
     for (int i = 0; i < world.size; i++) {
         members[i] = (member_t){
             .world = &world, .rank = i, .seed = (unsigned)i + 1, .left = &left, .largest = 3000};
-        pthread_mutex_init(&members[i].baton, NULL);
+        pthread_mutex_init(&members[i].progress_lock, NULL);
     }
     start_tokens(&world, DRIVEN_HOPS);
     for (int i = 0; i < world.size; i++) {
@@ -369,7 +370,7 @@ static void driver_leaves_nothing_behind(void **state)
     }
     for (int i = 0; i < world.size; i++) {
         assert_int_equal(members[i].was_stuck, 0);
-        pthread_mutex_destroy(&members[i].baton);
+        pthread_mutex_destroy(&members[i].progress_lock);
     }
     world_destroy(&world);
 }
