@@ -127,6 +127,17 @@ if [ $install = 1 ] && [ ! -x build-perfetto/bin/python ]; then
 fi
 [ -x build-perfetto/bin/python ] && export PERFETTO_PYTHON=$PWD/build-perfetto/bin/python
 
+# A PyTorch whose backends may be written in Python, which Debian's is not, from where pip gets its
+# packages: 200 MB where PIP_INDEX_URL names an index with wheels for CPUs, else 3 GB with CUDA. So only CI
+# and the night fetch it, while the dev build runs.
+torch=
+if [ $install = 1 ] && [ $quick = 0 ] && { [ $all = 1 ] || [ "${CI:-}" = true ]; } && [ -z "${TORCH_PYTHON:-}" ] &&
+    [ ! -x build-torch/bin/python ] && [ ! -x build-python/bin/python ]; then
+    { python3 -m venv build-torch && timeout -k 5 900 build-torch/bin/pip install -q torch numpy expecttest ||
+        rm -rf build-torch; } >/dev/null 2>&1 &
+    torch=$!
+fi
+
 stage "build: dev (warnings are errors, assertions on)"
 build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
 
@@ -179,6 +190,11 @@ json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json
 fi
 
 stage "test: everything"
+if [ -n "$torch" ]; then
+    wait "$torch"
+    [ -x build-torch/bin/python ] ||
+        echo "no PyTorch to be had: the backend's tests will skip (TORCH_PYTHON names an interpreter that has one)"
+fi
 left_out=(-LE repeat)
 [ $quick = 0 ] || left_out=(-LE 'repeat|long')
 [ $all = 0 ] || left_out=()

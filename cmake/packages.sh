@@ -24,6 +24,8 @@ chromium:chromium:opens_the_timeline_viewer
 python3:python3:checks_of_files
 python3-matplotlib:-:pictures_of_the_comparison
 python3-numpy:-:the_Python_package
+python3-torch:-:its_front_end_for_PyTorch
+mypy:mypy:its_type_hints
 python3-venv:-:Perfetto_definitions_for_one_test
 patchelf:patchelf:where_packed_programs_look_for_libraries
 procps:ps:tests_look_for_processes_left_behind

@@ -131,7 +131,7 @@ class Group:
             self.context.check(status)
         handle._pointer = pointer.value
         if on_done is not None and options is not None:
-            completions.attach(options.cookie, lambda: on_done(handle))
+            completions.attach(options.cookie, functools.partial(on_done, handle))
         return handle
 
     def _submit_array(self, kind: str, given: Any, out: Any, out_shape: tuple[int, ...] | None,

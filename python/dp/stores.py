@@ -13,7 +13,7 @@ FAILED = 1
 def _functions(store: Any) -> tuple[Callable[[str, bytes], Any], Callable[[str, float], bytes]]:
     """put(key, value) and get(key, seconds) of a pair of functions or of a store like torch's."""
     if isinstance(store, tuple) and len(store) == 2:
-        return store
+        return store[0], store[1]
     if not all(hasattr(store, name) for name in ("set", "get", "wait")):
         raise errors.InvalidError(f"{type(store).__name__} is no store: it wants set, get and wait, "
                                   "or be a pair of functions put(key, bytes), get(key, seconds)")
