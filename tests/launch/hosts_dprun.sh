@@ -237,23 +237,23 @@ node)
     expect err "node node1: its agent did not come within DP_START_TIMEOUT"
     expect err1 "cannot reach dprun"
     nothing_left a b c ;;
-slurm) # inside an allocation, by a srun of dprun's own
+slurm) # inside an allocation, by a srun of dprun's own. -w: Slurm still cleans up after the last job, and would take others
     in_allocation() { local wanted=$1 code; shift
         timeout -k 5 120 salloc -Q "$@" >out 2>err; code=$?
         [ $code = "$wanted" ] || bad "exit code $code instead of $wanted: salloc $*"; }
     in_allocation 0 -N 3 --ntasks-per-node=2 "$dprun" "$member"
     for rank in 0 1 2 3 4 5; do expect out "rank $rank of 6, local $((rank % 2)) of 2, sum 21"; done
-    in_allocation 0 -N 2 --ntasks-per-node=4 "$dprun" -np 5 "$member"
+    in_allocation 0 -w a,b --ntasks-per-node=4 "$dprun" -np 5 "$member"
     expect out "rank 4 of 5, local 0 of 1" "[4@b]"
     # shellcheck disable=SC2016
-    in_allocation 7 -N 2 --ntasks-per-node=2 "$dprun" sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
+    in_allocation 7 -w a,b --ntasks-per-node=2 "$dprun" sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
     expect err "FAILED  rank 3 (b, local 1, pid "
     mkdir "/tmp/here" && cp "$dprun" /tmp/here/ # the nodes have other folders in /tmp
-    in_allocation 1 -N 2 /tmp/here/dprun true; expect err "there is no /tmp/here/dprun to run" "nothing was started"
+    in_allocation 1 -w a,b /tmp/here/dprun true; expect err "there is no /tmp/here/dprun to run" "nothing was started"
     grep -q 'not started$\|ssh' err && bad "an ssh, or nodes that nobody names"
-    in_allocation 127 -N 2 "$dprun" /no/program; expect err "node a: program /no/program" "node b: program /no/program"
+    in_allocation 127 -w a,b "$dprun" /no/program; expect err "node a: program /no/program" "node b: program /no/program"
     for signal in TERM KILL; do
-        salloc -Q -N 2 --ntasks-per-node=2 "$dprun" sleep 777 >out 2>err & job=$!
+        salloc -Q -w a,b --ntasks-per-node=2 "$dprun" sleep 777 >out 2>err & job=$!
         until_holds marked_all a b
         pkill -$signal -x dprun; wait $job
         until_holds eval '! marked a && ! marked b'
