@@ -12,8 +12,6 @@ import time
 
 WIDTH = 768
 TENSORS = 148  # gradients of GPT-2
-MB = 1e6
-HOOK = "dp's wire, fp16"  # of link()
 
 
 def gpt2_counts():
