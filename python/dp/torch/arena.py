@@ -20,6 +20,7 @@ from dp.handles import slices
 from .errors import HorovodInternalError
 
 NAME_BYTES = 255  # of a tensor's name
+_allreduce = _c.bare("dp_allreduce")
 ALIGNMENT = 256  # bytes: a line of the cache, and more than any kernel asks for
 
 
@@ -61,8 +62,9 @@ class GradientArena:
             data = arrays.view(flat)
             # .data: no view in autograd's eyes, as older zero_grad() detaches gradients in place.
             self._views.append(flat.as_strided(param.size(), param.stride()).data)
-            self._arguments.append((group.pointer, name.encode()[:NAME_BYTES], data.address,
-                                    data.address, data.count, data.dtype, options, handle))
+            self._arguments.append(_c.converted(
+                "dp_allreduce", group.pointer, name.encode()[:NAME_BYTES], data.address, data.address,
+                data.count, data.dtype, options, handle))
             offset += size
 
     def __contains__(self, param: Any) -> bool:
@@ -84,7 +86,7 @@ class GradientArena:
         """Its gradient is complete and begins to travel."""
         self.place(param)
         index = self._index[param]
-        status = lib.allreduce(*self._arguments[index])
+        status = _allreduce(*self._arguments[index])
         if status != 0:
             raise HorovodInternalError(str(errors.make(status, self._context.error_text())))
         self._in_flight.append(self._handles[index])
