@@ -1,32 +1,14 @@
 """torch.distributed over libdp, with what users build on it: DDP and FSDP2. Starts its own ranks; skips
-where there is no PyTorch of 2.14 or later.
+where there is no PyTorch of 2.14 or later. test_backend_life.py has what goes wrong, and ends.
 
 It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the one of C++ instead, from
 torch 2.4 on, and compiles it where that was not done.
 """
-import os
-import subprocess
 import sys
-import tempfile
 import unittest
 
-try:
-    import torch
-except ImportError:
-    torch = None
+from torch_ranks import FORM, MINIMUM, VERSION, has_backend, world
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIMIT = 240
-FORM = os.environ.get("LIBDP_TORCH") or "python"
-MINIMUM = (2, 14) if FORM == "python" else (2, 4)
-# Every rank; `here` is its number, `ranks` how many there are.
-PRELUDE = """
-import datetime, sys, torch, torch.distributed as dist
-import dp.torch.backend
-backend, here, ranks, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-dist.init_process_group(backend, init_method="file://" + place, rank=here, world_size=ranks,
-                        timeout=datetime.timedelta(seconds=120))
-"""
 COLLECTIVES = """
 x = torch.full((3, 4), here + 1.0)
 dist.all_reduce(x)
@@ -49,6 +31,32 @@ assert objects == [{"rank": i} for i in range(ranks)], objects
 part = torch.zeros(2)
 dist.reduce_scatter_tensor(part, torch.arange(2.0 * ranks))
 assert part.tolist() == [2.0 * here * ranks, (2.0 * here + 1) * ranks], part
+part = torch.zeros(1, dtype=torch.int64)
+dist.reduce_scatter_tensor(part, torch.full((ranks,), 1 << here), op=dist.ReduceOp.BOR)
+assert part.item() == (1 << ranks) - 1, part
+bits = torch.tensor([7 - (1 << here), 5 << here])
+dist.all_reduce(bits, op=dist.ReduceOp.BAND)
+assert bits[0] == 7 - ((1 << ranks) - 1), bits
+uneven = [torch.full((i + 1,), (1 << here) + 8 * i) for i in range(ranks)]
+part = torch.zeros(here + 1, dtype=torch.int64)
+dist.reduce_scatter(part, uneven, op=dist.ReduceOp.BXOR)
+assert part.tolist() == [((1 << ranks) - 1) ^ (8 * here * (ranks % 2))] * (here + 1), part
+sums = torch.zeros(here + 1, dtype=torch.int64)
+dist.reduce_scatter(sums, uneven)
+assert sums.tolist() == [(1 << ranks) - 1 + 8 * here * ranks] * (here + 1), sums
+for number in (1.0, 2.5):  # rank 2 has fewer coordinates
+    places = torch.tensor([[0, here]] if here < 2 else [[]], dtype=torch.int64)
+    sparse = torch.sparse_coo_tensor(places, torch.tensor([number, 2 * number])[:places.shape[1]], (ranks,))
+    dist.all_reduce(sparse)
+    wanted = torch.zeros(ranks, dtype=sparse.dtype)
+    wanted[0], wanted[1] = 4 * number, 2 * number
+    assert sparse.to_dense().equal(wanted), (sparse, wanted)
+rows = torch.sparse_coo_tensor([[here, 1]], torch.ones(2, 3), (ranks, 3))  # values of more than one number
+dist.all_reduce(rows)
+assert rows.to_dense()[1].tolist() == [ranks + 1.0] * 3 and rows.to_dense().sum() == 6 * ranks, rows
+empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0), (ranks,))
+dist.all_reduce(empty)
+assert empty._nnz() == 0, empty
 value = torch.tensor([here])
 dist.broadcast(value, src=ranks - 1)
 assert value.item() == ranks - 1
@@ -86,45 +94,210 @@ if here in (0, ranks - 1):
     dist.broadcast(value, group=last, group_src=0)
     assert value.item() == ranks - 1, value
     dist.destroy_process_group(last)
+# A group whose ranks are not in the order of the world's.
+turned = dist.split_group(split_ranks=[list(reversed(range(ranks)))]) if ranks > 1 else None
+me = ranks - 1 - here
+assert dist.get_rank(turned) == me
+rows = [torch.zeros(1) for _ in range(ranks)]
+dist.all_gather(rows, torch.tensor([float(me)]), group=turned)
+assert [row.item() for row in rows] == list(range(ranks)), rows
+part = torch.zeros(1, dtype=torch.int64)
+dist.reduce_scatter_tensor(part, torch.arange(ranks), group=turned)
+assert part.item() == me * ranks, part
+dist.reduce_scatter_tensor(part, 1 << torch.arange(ranks), group=turned, op=dist.ReduceOp.BOR)
+assert part.item() == 1 << me, part
+got = torch.zeros(ranks)
+dist.all_to_all_single(got, torch.full((ranks,), float(me)), group=turned)
+assert got.tolist() == list(range(ranks)), got
+dist.destroy_process_group(turned)
+with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
+    one, two = torch.ones(2), torch.ones(3)
+    dist.all_reduce(one)
+    dist.all_reduce(two)
+coalesced.wait()
+assert one[0] == ranks and two[0] == ranks, (one, two)
+if here < 2:
+    there, got = 1 - here, torch.zeros(2)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2,), here + 1.0), there),
+                                        dist.P2POp(dist.irecv, got, there)]):
+        work.wait()
+    assert got[1] == there + 1, got
 dist.monitored_barrier()
 dist.barrier()
 dist.destroy_process_group()
 print("passed")
 """
-# Two ranks: what the form of Python alone has; what differs is named at once, and the next operation works.
-OF_PYTHON = """
-import warnings
-bits = torch.full((ranks,), 1 << here)
-part = torch.zeros(1, dtype=torch.int64)
-dist.reduce_scatter_tensor(part, bits, op=dist.ReduceOp.BOR)
-assert part.item() == (1 << ranks) - 1, part
-sparse = torch.sparse_coo_tensor([[0, here]], [1.0, 2.0], (ranks,))
-dist.all_reduce(sparse)
-assert sparse.to_dense()[0] == ranks + 2 and sparse.to_dense()[ranks - 1] == 2 + (ranks == 1), sparse
-def fails(call, *words):
-    try:
-        call()
-    except RuntimeError as error:
-        assert all(word in str(error) for word in words), error
-        return
-    raise AssertionError("nothing was told")
+# Two ranks: what differs is named at once, and the next operation works.
+MISTAKES = """
 fails(lambda: dist.all_reduce(torch.ones(3 + here)), "count", "3 on rank 0", "4 on rank 1")
 fails(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float32 if here else torch.float64)), "f64", "f32")
 fails((lambda: dist.broadcast(torch.ones(2), 0)) if here else (lambda: dist.all_reduce(torch.ones(2))),
       "broadcast", "allreduce")
 fails(lambda: dist.broadcast(torch.ones(2), here), "root", "0 on rank 0", "1 on rank 1")
-fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), "3 elements came", "room for 2")
+words = ("can take 4", "6 come") if os.environ["LIBDP_TORCH"] == "native" else ("3 elements came", "room for 2")
+fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), *words)
+fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2 + here,))), "tag")
+fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,)), op=dist.ReduceOp.MAX), "only sum")
 x = torch.ones(2)
 dist.all_reduce(x)
 assert x[0] == 2
+short = datetime.timedelta(seconds=0.1)
 if here == 0:
-    fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.1)), "Rank 1 failed")
-    fails(lambda: dist.barrier(timeout=datetime.timedelta(seconds=0.1)), "Timed out waiting 100ms for barrier")
-    dist.distributed_c10d._get_default_store().set("is late", "yes")
+    fails(lambda: dist.monitored_barrier(timeout=short), "Rank 1 failed to pass monitoredBarrier in 100 ms")
+    store.set("is late", "yes")
+else:
+    store.wait(["is late"], datetime.timedelta(seconds=100))
+    fails(lambda: dist.monitored_barrier(timeout=short), "Rank 1 successfully reached", "rank 0")
+dist.monitored_barrier()
+if here == 0:
+    work = dist.barrier(async_op=True)
+    fails(lambda: work.wait(short), "Timed out waiting 100ms for barrier", "ranks [0, 1]")
+    store.set("is later", "yes")
 else:  # a rank that leaves would end the barrier sooner
-    dist.distributed_c10d._get_default_store().wait(["is late"], datetime.timedelta(seconds=100))
+    store.wait(["is later"], datetime.timedelta(seconds=100))
+began = time.monotonic()
 warnings.simplefilter("ignore")  # it says why the world ended
 dist.destroy_process_group()  # an operation of rank 0 is under way, which rank 1 never calls
+assert time.monotonic() - began < 60, "the end waited for an operation that had timed out"
+print("passed")
+"""
+THREE_MISSING = """
+limit = datetime.timedelta(seconds=0.2)
+if here == 0:
+    fails(lambda: dist.monitored_barrier(timeout=limit, wait_all_ranks=True), "Ranks 1, 3 failed")
+    store.set("is over", "yes")
+elif here == 2:
+    fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=60)), "Rank 2 successfully reached")
+else:
+    store.wait(["is over"], datetime.timedelta(seconds=100))
+dist.destroy_process_group()
+print("passed")
+"""
+# What torch's holder of a Work in Python does not forward.
+WORKS = """
+x = torch.ones(3)
+if here == 0:
+    work = dist.all_reduce(x, async_op=True)
+    assert not work.is_completed()
+    store.set("looked", "yes")
+else:
+    store.wait(["looked"], datetime.timedelta(seconds=100))
+    work = dist.all_reduce(x, async_op=True)
+while not work.is_completed():
+    time.sleep(0.001)
+assert work.is_success() and work.exception() is None
+assert work.result()[0].tolist() == [2.0] * 3, work.result()
+if hasattr(work, "get_future_result"):
+    assert work.get_future_result().wait() == 0
+wrong = dist.all_reduce(torch.ones(3 + here), async_op=True)
+while not wrong.is_completed():
+    time.sleep(0.001)
+assert not wrong.is_success() and "count" in str(wrong.exception()), wrong.exception()
+fails(wrong.wait, "count", "3 on rank 0", "4 on rank 1")
+fails(wrong.get_future().wait, "3 on rank 0")
+assert own is None or not hasattr(own, "get_error") or own.get_error().value == 0
+# The future of the second is over before the first has been called by rank 1.
+if here == 0:
+    first = dist.all_reduce(torch.ones(1), group=None, async_op=True).get_future()
+    second = dist.irecv(x, 1)
+    future = second.get_future()
+    future.wait()
+    assert x[0] == 5 and not first.done()
+    store.set("came", "yes")
+    first.wait()
+else:
+    dist.send(torch.full((3,), 5.0), 0)
+    store.wait(["came"], datetime.timedelta(seconds=100))
+    dist.all_reduce(torch.ones(1))
+assert dist.irecv(x, 1)._source_rank() == 1 if here == 0 else dist.isend(x, 0) is not None
+dist.barrier()
+dist.destroy_process_group()
+print("passed")
+"""
+ANY_SOURCE = """
+got = torch.zeros(4)
+def value(sender, number, tag=0):
+    return torch.full((4,), 100.0 * sender + 10 * number + tag)
+if here == 0:
+    seen = {}
+    for _ in range(3 * (ranks - 1)):  # each sends three
+        sender = dist.recv(got)
+        assert got.equal(value(sender, seen.get(sender, 0))), (sender, got)
+        seen[sender] = seen.get(sender, 0) + 1
+    assert seen == {i: 3 for i in range(1, ranks)}, seen
+    # Tags are apart, and a receive that names its sender takes what is next of that one.
+    assert dist.recv(got, tag=5) == 1 and got.equal(value(1, 0, 5)), got
+    dist.recv(got, 1)
+    assert got.equal(value(1, 7)), got
+    works = [dist.irecv(torch.zeros(4)) for _ in range(2)]
+    assert not works[0].is_completed()
+    store.set("posted", "yes")
+    for work in works:
+        work.wait()
+        assert work.result()[0].equal(value(work._source_rank(), 8)), work.result()
+    assert {work._source_rank() for work in works} == {1, 2}
+    dropped = dist.irecv(got)  # nobody sends that
+    short = datetime.timedelta(seconds=0.1)
+    fails(lambda: dropped.wait(short), "Timed out waiting 100ms for recvAnySource")
+else:
+    for number in range(3):
+        dist.send(value(here, number), 0)
+    if here == 1:
+        dist.isend(value(1, 0, 5), 0, tag=5)
+        dist.send(value(1, 7), 0)
+    store.wait(["posted"], datetime.timedelta(seconds=100))
+    if here < 3:
+        dist.send(value(here, 8), 0)
+group = dist.new_group([2, 0])
+if here == 2:
+    dist.send(value(2, 9), 0, group=group)
+elif here == 0:
+    assert dist.recv(got, group=group) == 2 and got.equal(value(2, 9)), got
+dist.barrier()
+warnings.simplefilter("ignore")
+dist.destroy_process_group()
+print("passed")
+"""
+MEMORY = """
+def take(size, dtype=torch.float32):
+    return own.allocate_tensor(size, dtype=dtype, device=torch.device("cpu"))
+pool = next(iter(dp.torch.backend._worlds.values())).pool
+first = take(100000)
+address = first.data_ptr()
+first.fill_(here + 1)
+dist.all_reduce(first)
+assert first[99999] == 3 and first.dtype == torch.float32 and first.shape == (100000,)
+half = first[10:20]  # a view keeps the block
+del first
+other = take(100000)
+assert other.data_ptr() != address and pool.made == 2
+del half, other
+again = [take(99000), take(100000, torch.int32)]  # of one size class
+assert address in [one.data_ptr() for one in again] and pool.made == 2, pool.made
+assert take(0).numel() == 0 and pool.made == 2
+del again
+# More than there is: ordinary memory, and blocks of other sizes make room.
+large = [take(6 << 20) for _ in range(3)]  # 24 MiB each of 64, of which libdp has some itself
+made = pool.made
+for one in large:
+    one.fill_(here + 1)
+    dist.all_reduce(one)
+    assert one[-1] == 3 and one[0] == 3
+assert made < 2 + 3, made
+del large, one
+wide = take(9 << 20)
+wide.fill_(1)
+dist.all_reduce(wide)
+assert wide[-1] == 2 and pool.made == made + 1, pool.made
+kept = take(1000)
+kept.fill_(7 + here)
+views = kept[5:]
+dist.destroy_process_group()
+assert kept[999] == 7 + here and wide[-1] == 2  # they outlive the world
+kept.add_(1)
+views.add_(1)
+assert kept[999] == 9 + here
+del kept, views, wide
 print("passed")
 """
 TRAINING = """
@@ -136,9 +309,10 @@ except ImportError:  # before torch 2.6, whose FSDP2 wants a GPU
 def model():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-def train(net):
+def train(net, after_step=lambda: None):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(4):
+        after_step()
         optimizer.zero_grad()
         net(torch.randn(8, 32, generator=torch.Generator().manual_seed(10 * step + here))).square().mean().backward()
         optimizer.step()
@@ -150,34 +324,20 @@ if fully_shard is not None:
     for layer in (sharded[0], sharded[2], sharded):
         fully_shard(layer, mesh=mesh)
     train(sharded)
-for kind, net in (("ddp", ddp), ("fsdp", sharded)):
+own_memory, made = sharded, []
+if fully_shard is not None and backend == "dp" and hasattr(sharded, "set_allocate_memory_from_process_group_for_comm"):
+    own_memory = model()
+    for layer in (own_memory[0], own_memory[2], own_memory):
+        fully_shard(layer, mesh=mesh)
+        layer.set_allocate_memory_from_process_group_for_comm(True)
+    pool = next(iter(dp.torch.backend._worlds.values())).pool
+    train(own_memory, lambda: made.append(pool.made))
+    assert made[1] > 0 and made[1] == made[2] == made[3] == pool.made, made  # the second step makes nothing
+for kind, net in (("ddp", ddp), ("fsdp", sharded), ("own", own_memory)):
     whole = [getattr(param, "full_tensor", lambda: param)() for param in net.parameters()]
     print(kind, " ".join("%.9g" % value for param in whole for value in param.detach().flatten()[:40].tolist()))
 dist.destroy_process_group()
 """
-
-
-def world(body, backend, ranks, forms=()):
-    """What rank 0 prints; each rank must end with 0. forms: those of ranks that do not take FORM."""
-    with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
-        command = [sys.executable, "-c", PRELUDE + body, backend]
-        processes = [subprocess.Popen([*command, str(rank), str(ranks), os.path.join(folder, "store")],
-                                      env={**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
-                                           "LIBDP_TORCH": dict(forms).get(rank, FORM)},
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                     for rank in range(ranks)]
-        try:
-            outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        for process, output in zip(processes, outputs):
-            assert process.returncode == 0, output
-        return [line for line in outputs[0].splitlines() if "Warning" not in line]
-
-
-def has_backend():
-    return torch is not None and tuple(int(n) for n in torch.__version__.split(".")[:2]) >= MINIMUM
 
 
 @unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
@@ -186,12 +346,26 @@ class Backend(unittest.TestCase):
         for ranks in (2, 3):
             self.assertIn("passed", world(COLLECTIVES, "dp", ranks))
 
-    @unittest.skipUnless(FORM == "python", "of the form of Python")
     def test_mistakes_are_named(self):
-        self.assertIn("passed", world(OF_PYTHON, "dp", 2))
+        self.assertIn("passed", world(MISTAKES, "dp", 2))
+
+    def test_missing_ranks_are_named(self):
+        self.assertIn("passed", world(THREE_MISSING, "dp", 4))
+
+    @unittest.skipUnless(FORM == "native", "torch forwards none of it from a Work in Python")
+    def test_a_work_says_how_it_stands(self):
+        self.assertIn("passed", world(WORKS, "dp", 2))
+
+    @unittest.skipUnless(FORM == "native", "a Work in Python cannot say whose message came")
+    def test_receives_from_any_rank(self):
+        self.assertIn("passed", world(ANY_SOURCE, "dp", 4))
+
+    @unittest.skipUnless(VERSION >= (2, 7), "torch asks no backend for memory before 2.7")
+    def test_memory_is_used_again_runs_out_and_outlives_the_world(self):
+        self.assertIn("passed", world(MEMORY, "dp", 2, DP_ARENA_BYTES="64M"))
 
     def test_rank_0_says_the_form(self):
-        if FORM == "python" or tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 14):
+        if FORM == "python" or VERSION < (2, 14):
             self.skipTest("one form is here")
         body = """
 from dp.torch.backend_native import World
@@ -207,6 +381,7 @@ dist.destroy_process_group()
         self.assertEqual([line for line in ours if line.startswith(("ddp", "fsdp"))],
                          [line for line in theirs if line.startswith(("ddp", "fsdp"))])
         self.assertEqual(ours[0].split()[1:], ours[1].split()[1:])
+        self.assertEqual(ours[1].split()[1:], ours[2].split()[1:])  # in its own memory
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def _create(options: Any, pg_options: Any) -> Any:
     if not ranks:  # as torch says it of the default group
         _default = context
     if module is not None:
-        _worlds[context] = backend_native.World(module, context, timeout)
+        _worlds[context] = backend_native.World(module, context, timeout, store)
         return _worlds[context].backend
     from .backend_python import DpBackend
     _worlds[context] = DpBackend(context, context.world, list(range(options.group_size)), timeout, store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 import warnings
 from typing import Any, Sequence
 
@@ -17,6 +18,7 @@ import torch.distributed as dist
 import dp
 
 from . import native
+from .backend_memory import Pool
 
 MINIMUM = (2, 4)
 PYTHON_MINIMUM = (2, 14)  # the first torch that takes a backend written in Python
@@ -66,36 +68,36 @@ def agree(store: Any, rank: int) -> Any:
 class World:
     """A dp.Context with process groups of the C++ form. The first one is `backend`, which ends it."""
 
-    def __init__(self, module: Any, context: dp.Context, timeout: datetime.timedelta) -> None:
+    title = "dp"  # of its spans in torch's profiler
+
+    def __init__(self, module: Any, context: dp.Context, timeout: datetime.timedelta, store: Any) -> None:
+        """store: of the ranks of the world."""
         self.context = context
+        self.pool = Pool(context)
         self._module = module
         self._timeout = timeout
         self._splits = 0
-        self._world = module.World(context.pointer, self._finalize, self._allocate, self._split)
+        self._world = module.World(context.pointer, self._finalize, self.pool.tensor, self._split)
         context.add_owner(self._world)
-        self.backend = self._make(context.world, list(range(context.size)), timeout, True)
+        self.backend = self._make(context.world, list(range(context.size)), timeout, store, True)
 
-    def _make(self, group: dp.Group, members: Sequence[int], timeout: datetime.timedelta,
+    def _make(self, group: dp.Group, members: Sequence[int], timeout: datetime.timedelta, store: Any,
               owns_world: bool) -> Any:
         order = sorted(members)
         numbers = [order.index(member) for member in members]
         return self._module.make_backend(self._world, group.pointer, numbers.index(group.rank), numbers,
-                                         _milliseconds(timeout), owns_world)
+                                         _milliseconds(timeout), owns_world, self.title, store)
 
-    def new_group(self, name: str, members: Sequence[int], timeout: datetime.timedelta,
-                  store: Any = None) -> Any:
-        """A process group of ranks of the world, in this order."""
+    def new_group(self, name: str, members: Sequence[int], timeout: datetime.timedelta, store: Any) -> Any:
+        """A process group of ranks of the world, in this order; store: of these."""
         try:
             group = self.context.group(name[:63], list(members))
         except dp.Error as error:
             raise dist.DistBackendError(str(error)) from error
         assert group is not None, "torch calls this on members only"
-        return self._make(group, members, timeout, False)
+        return self._make(group, members, timeout, store, False)
 
     # ---- Called by cxx/backend.cc -------------------------------------------------------------
-
-    def _allocate(self, nbytes: int) -> torch.Tensor:
-        return torch.frombuffer(self.context.alloc(nbytes), dtype=torch.uint8)
 
     def _split(self, store: Any, members: Sequence[int], timeout_ms: int) -> Any:
         """The first member names the group, as torch gives its name to the store alone."""
@@ -103,21 +105,31 @@ class World:
             self._splits += 1
             store.set("dp.name", f"torch split {self._splits} of {self.context.rank}")
         name = store.get("dp.name").decode()
-        return self.new_group(name, members, datetime.timedelta(milliseconds=timeout_ms))
+        return self.new_group(name, members, datetime.timedelta(milliseconds=timeout_ms), store)
 
     def _finalize(self) -> None:
-        """In destroy_process_group(): what other ranks have not called is given up after the time-out."""
-        try:
-            self.context.wait_all(self._timeout.total_seconds())
-        except dp.TimeoutError:
-            self.context.abort("destroy_process_group: operations are under way after "
-                               f"{self._timeout} that other ranks have not called")
-        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
-            pass
+        """In destroy_process_group()."""
+        reason = self._wait_for_all(time.monotonic() + self._timeout.total_seconds())
+        if reason is not None:
+            self.context.abort(f"destroy_process_group: {reason}")
         try:
             self.context.finalize(force=True)
         except dp.Error as error:  # the program is through; what failed before has been raised there
             warnings.warn(f"destroy_process_group: {error}", stacklevel=2)
+
+    def _wait_for_all(self, end: float) -> str | None:
+        """Waits for what is under way, and for groups that end; what is still there at the end."""
+        if self._world.has_late():
+            return "operations have timed out"
+        try:
+            self.context.wait_all(max(end - time.monotonic(), 0))
+        except dp.TimeoutError:
+            return f"operations are under way after {self._timeout} that other ranks have not called"
+        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
+            pass
+        if not self._world.await_groups(max(end - time.monotonic(), 0)):
+            return f"other ranks have not destroyed a group after {self._timeout}"
+        return None
 
 
 def _milliseconds(timeout: datetime.timedelta) -> int:

@@ -23,7 +23,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 import dp
+from dp.arrays import shape_tag
 
+from .backend_memory import Pool
 from .ops import _stream
 
 _REDUCE = {dist.ReduceOp.SUM: dp.SUM, dist.ReduceOp.AVG: dp.AVERAGE, dist.ReduceOp.MIN: dp.MIN,
@@ -89,6 +91,7 @@ class _Work(dist._Work):
             except dp.TimeoutError as error:
                 raise self._backend.timed_out(self, limit) from error
             except dp.Error as error:
+                self._backend.note(error)
                 raise _fail(error) from error
             finally:
                 for event in self.events:
@@ -153,11 +156,13 @@ class DpBackend(c10d.Backend):
         self._sequence = 0  # collectives of this group
         self._monitored = 0  # monitored barriers of it
         self._root: DpBackend = parent or self
+        self.pool = Pool(context) if parent is None else parent.pool
         # Of the root alone: groups that it has named, waits that timed out, ends of groups. And backends of
         # groups, as torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL does not keep objects of Python.
         self._members: list[DpBackend] = [self]
         self._splits = 0
         self._late: list[_Work] = []
+        self.failure = c10d.ErrorType.SUCCESS
         self._ending: list[threading.Thread] = []
 
     # ---- About it -----------------------------------------------------------------------------
@@ -211,15 +216,16 @@ class DpBackend(c10d.Backend):
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A tensor in memory that the ranks of a node reduce and gather where it lies."""
-        if torch.device(device).type != "cpu" or size == 0:
+        if torch.device(device).type != "cpu":
             return torch.empty(size, dtype=dtype, device=device)
-        return torch.frombuffer(self.context.alloc(size * dtype.itemsize), dtype=dtype)
+        return self._root.pool.tensor(size, dtype)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self.limit = timeout
 
     def get_error(self) -> Any:
-        return None
+        """What an operation of this rank has found, in whichever group of the world."""
+        return self._root.failure
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to agree on: it counts from 0 on every rank."""
@@ -277,7 +283,17 @@ class DpBackend(c10d.Backend):
             pass
 
     def abort(self) -> None:
+        """Of the world: libdp has no other."""
         self.context.abort("torch.distributed aborted the process group")
+        self.note(dp.AbortedError())
+
+    def note(self, error: dp.Error) -> None:
+        """For get_error(): the first failure after which the world is unusable."""
+        if self._root.failure == c10d.ErrorType.SUCCESS:
+            if isinstance(error, dp.StalledError):
+                self._root.failure = c10d.ErrorType.TIMEOUT
+            elif isinstance(error, (dp.PeerLostError, dp.AbortedError)):
+                self._root.failure = c10d.ErrorType.REMOTE_ERROR
 
     # ---- How operations are submitted ---------------------------------------------------------
 
@@ -313,12 +329,14 @@ class DpBackend(c10d.Backend):
                 except dp.BusyError:  # of so many collectives before, which comes to its launch by itself
                     time.sleep(PAUSE_S)
         except dp.Error as error:
+            self.note(error)
             raise _fail(error) from error
 
     def _submit_pair(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
         try:
             return call(*arguments, **keywords)
         except dp.Error as error:
+            self.note(error)
             raise _fail(error) from error
 
     @staticmethod
@@ -388,7 +406,8 @@ class DpBackend(c10d.Backend):
             raise _fail(dp.InvalidError("all_reduce of a sparse tensor can only sum"))
         own = tensor.detach().coalesce()
         places, values = own.indices().t().contiguous(), own.values().contiguous()
-        handles = [self._submit(self._group.allgatherv, part, stream=_stream(part)) for part in (places, values)]
+        handles = [self._submit(self._group.allgatherv, part, stream=_stream(part), tag=shape_tag((0, *tensor.shape)))
+                   for part in (places, values)]
 
         def build() -> None:
             every = torch.sparse_coo_tensor(handles[0].wait().value.t(), handles[1].wait().value, tensor.shape)
@@ -431,9 +450,12 @@ class DpBackend(c10d.Backend):
         if all(row.shape == rows[0].shape for row in rows):
             return self.reduce_scatter_single(output, torch.stack([row.detach() for row in rows]), opts)
         options, bitwise = self._reduction(opts.reduceOp)
-        if bitwise is not None:
-            raise NotImplementedError("dp: a reduce-scatter by bits of rows that differ in size")
         parts = [self._flat(rows[self._from_group[i]]) for i in range(self.size())]
+        if bitwise is not None:
+            counts = [part.numel() for part in parts]
+            handle = self._submit(self._group.alltoallv, torch.cat(parts), counts, stream=_stream(parts[0]))
+            return self._work("reduce_scatter", [handle], rows, [output], lambda: output.detach().copy_(_combine(
+                bitwise, handle.wait().value.view(self.size(), -1)).reshape(output.shape)))
         target, finish = self._target(output)
         handle = self._submit(self._group.reduce_scatterv, torch.cat(parts), target,
                               [part.numel() for part in parts], stream=_stream(target), **options)

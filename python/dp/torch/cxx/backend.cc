@@ -13,8 +13,12 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-#include "memory.h"
-#include "operation.h"
+#include <set>
+#include <sstream>
+
+#include "any_source.h"
+#include "group.h"
+#include "monitored.h"
 #include "work.h"
 
 namespace dp_torch
@@ -23,25 +27,36 @@ namespace dp_torch
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/* Names that collectives and pairs take turns with, as TURNS in backend_python.py and group.py. */
-constexpr uint64_t kTurns = 256, kPairTurns = 8;
-constexpr auto kPause = std::chrono::microseconds(20); /* between two looks if a name is free */
+/* "gloo:all_reduce", as torch's profiler shows it. Not copied there: so it is never freed. */
+inline const char *title_of(const std::string &name, const char *kind)
+{
+    static std::mutex mutex;
+    static auto *titles = new std::set<std::string>;
+    std::lock_guard<std::mutex> lock(mutex);
+    return titles->insert(name + ":" + kind).first->c_str();
+}
 
 class DpBackend : public c10d::Backend
 {
   public:
-    /* ranks: the number in the group of libdp of each rank of the process group. */
+    /* ranks: the number in the group of libdp of each rank of the process group; title: what stands
+     * before its operations in torch's profiler; store: of the group's ranks. */
     DpBackend(std::shared_ptr<World> world, uintptr_t group, int rank, std::vector<int> ranks,
-              Milliseconds timeout, bool owns_world)
+              Milliseconds timeout, bool owns_world, std::string title,
+              c10::intrusive_ptr<c10d::Store> store)
         : Backend(rank, (int)ranks.size()), world_(std::move(world)), owns_world_(owns_world),
-          group_(reinterpret_cast<dp_group_t *>(group)), to_group_(std::move(ranks)),
-          from_group_(to_group_.size()), limit_(timeout),
-          options_(c10::make_intrusive<Options>("dp", timeout))
+          group_(std::make_shared<Group>(world_, reinterpret_cast<dp_group_t *>(group), rank,
+                                         std::move(ranks))),
+          limit_(timeout), title_(std::move(title)),
+          options_(c10::make_intrusive<Options>("dp", timeout)),
+          any_source_(std::make_shared<AnySource>(world_, group_, store, rank)),
+          monitored_(std::move(store), rank, size_)
     {
-        for (size_t i = 0; i < to_group_.size(); i++) {
-            from_group_[to_group_[i]] = (int)i;
-            is_ordered_ = is_ordered_ && to_group_[i] == (int)i;
-        }
+        std::ostringstream members;
+        for (int i = 0; i < size_; i++)
+            members << (i > 0 ? ", " : "the group of ranks [") << group_->world_rank(i);
+        place_ =
+            std::make_shared<Place>(Place{"rank " + std::to_string(rank), members.str() + "]"});
     }
 
     const std::string getBackendName() const override
@@ -73,8 +88,8 @@ class DpBackend : public c10d::Backend
         TORCH_CHECK(coalesced_, "dp: endCoalescing() without startCoalescing()");
         auto [operations, outputs] = std::move(*coalesced_);
         coalesced_.reset();
-        return make_work(OpType::COALESCED, "dp:coalesced", std::move(operations),
-                         std::move(outputs), {}, c10d::kUnsetTimeout);
+        return make_work(OpType::COALESCED, "coalesced", std::move(operations), std::move(outputs),
+                         {}, c10d::kUnsetTimeout);
     }
 
     /* The following override virtual methods from torch 2.7 and 2.9 on. */
@@ -88,12 +103,11 @@ class DpBackend : public c10d::Backend
         return true;
     }
 
-    /* Memory that the ranks of a node reduce and gather where it lies. */
+    /* Memory that the ranks of a node reduce and gather where it lies; of any contents. */
     at::Tensor allocateTensor(long size, at::TensorOptions options = {})
     {
-        if (!options.device().is_cpu() || size == 0) return at::empty({size}, options);
-        auto type = c10::typeMetaToScalarType(options.dtype());
-        return world_->allocate(size * (int64_t)c10::elementSize(type)).view(type);
+        if (!options.device().is_cpu()) return at::empty({size}, options);
+        return world_->allocate(size, c10::typeMetaToScalarType(options.dtype()));
     }
 
     c10::intrusive_ptr<Options> getBackendOptions()
@@ -109,7 +123,7 @@ class DpBackend : public c10d::Backend
         if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
         std::vector<int> members;
         for (int rank : ranks)
-            members.push_back(dp_group_world_rank(group_, to_group_.at(rank)));
+            members.push_back(group_->world_rank(rank));
         Milliseconds timeout = opts ? opts->timeout : Milliseconds(limit_);
         return world_->split(store, members, timeout.count());
     }
@@ -117,19 +131,41 @@ class DpBackend : public c10d::Backend
     void setTimeout(Milliseconds timeout)
     {
         limit_ = timeout;
+        options_->timeout = timeout;
     }
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
+    /* What an operation of this rank has found, in whichever group of the world. */
+    c10d::ErrorType getError() override
+    {
+        switch (world_->failure()) {
+        case DP_OK:
+            return c10d::ErrorType::SUCCESS;
+        case DP_ERR_STALLED:
+            return c10d::ErrorType::TIMEOUT;
+        default:
+            return c10d::ErrorType::REMOTE_ERROR;
+        }
+    }
+#endif
+
+    /* Of the world: libdp has no other. */
     void abort()
     {
-        if (world_->is_open()) {
-            dp_abort(world_->context(), "torch.distributed aborted the process group");
-        }
+        if (!world_->is_open()) return;
+        dp_abort(world_->context(), "torch.distributed aborted the process group");
+        world_->note(DP_ERR_ABORTED);
     }
 
     /* Collective: all ranks of the process group call it, in destroy_process_group(). */
     void shutdown()
     {
-        if (owns_world_) world_->finalize();
+        if (is_shut_down_.exchange(true)) return;
+        if (owns_world_) {
+            world_->finalize();
+        } else {
+            world_->end_group(group_->pointer());
+        }
     }
 
     /* ---- Reductions ---- */
@@ -139,11 +175,26 @@ class DpBackend : public c10d::Backend
         at::AutoDispatchBelowAutograd no_autograd;
         Operations operations;
         for (auto &tensor : tensors) {
-            operations.push_back(is_bitwise(opts.reduceOp) ? allreduce_bits(tensor, opts.reduceOp)
-                                                           : allreduce_one(tensor, opts.reduceOp));
+            if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+            operations.push_back(group_->allreduce(tensor, opts.reduceOp));
         }
-        return make_work(OpType::ALLREDUCE, "dp:all_reduce", std::move(operations), tensors,
-                         tensors, opts.timeout);
+        return make_work(OpType::ALLREDUCE, "all_reduce", std::move(operations), tensors, tensors,
+                         opts.timeout);
+    }
+
+    WorkPointer allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts) override
+    {
+        at::AutoDispatchBelowAutograd no_autograd;
+        if (opts.reduceOp != ReduceOp::SUM) {
+            fail("dp: all_reduce of a sparse tensor can only sum");
+        }
+        Operations operations;
+        for (auto &tensor : tensors) {
+            for (auto &operation : group_->allreduce_sparse(tensor))
+                operations.push_back(operation);
+        }
+        return make_work(OpType::_ALLREDUCE_SPARSE, "sparse_all_reduce", std::move(operations),
+                         tensors, {}, opts.timeout);
     }
 
     WorkPointer allreduce_coalesced(Tensors &tensors,
@@ -155,30 +206,16 @@ class DpBackend : public c10d::Backend
     WorkPointer reduce(Tensors &tensors, const c10d::ReduceOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        auto &tensor = tensors.at(0);
-        std::shared_ptr<Operation> operation;
-        if (is_bitwise(opts.reduceOp)) {
-            operation = allreduce_bits(tensor, opts.reduceOp);
-        } else {
-            Memory memory = memory_of(tensor);
-            dp_options_t options = reduction_for(memory, opts.reduceOp);
-            int root = to_group_.at(opts.rootRank);
-            void *out = rank_ == opts.rootRank ? memory.data : nullptr;
-            operation = submit(next_name(), [&](auto *name, auto **h) {
-                return dp_reduce(group_, name, memory.data, out, memory.count, memory.dtype, root,
-                                 &options, h);
-            });
-            keep_output(*operation, memory, tensor, rank_ == opts.rootRank);
-        }
-        return make_work(OpType::REDUCE, "dp:reduce", {operation}, tensors, tensors, opts.timeout);
+        auto operation = group_->reduce(tensors.at(0), opts.reduceOp, (int)opts.rootRank);
+        return make_work(OpType::REDUCE, "reduce", {operation}, tensors, tensors, opts.timeout);
     }
 
     WorkPointer _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                      const c10d::ReduceScatterOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        return make_work(OpType::_REDUCE_SCATTER_BASE, "dp:_reduce_scatter_base",
-                         {reduce_scatter_one(output, input, opts.reduceOp)}, {output}, {input},
+        return make_work(OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base",
+                         {group_->reduce_scatter(output, input, opts.reduceOp)}, {output}, {input},
                          opts.timeout);
     }
 
@@ -188,9 +225,9 @@ class DpBackend : public c10d::Backend
         at::AutoDispatchBelowAutograd no_autograd;
         Operations operations;
         for (size_t i = 0; i < outputs.size(); i++) {
-            operations.push_back(reduce_scatter_one(outputs[i], inputs[i], opts.reduceOp));
+            operations.push_back(group_->reduce_scatter(outputs[i], inputs[i], opts.reduceOp));
         }
-        return make_work(OpType::COALESCED, "dp:reduce_scatter_coalesced", std::move(operations),
+        return make_work(OpType::COALESCED, "reduce_scatter_coalesced", std::move(operations),
                          outputs, inputs, opts.timeout);
     }
 
@@ -200,10 +237,10 @@ class DpBackend : public c10d::Backend
         at::AutoDispatchBelowAutograd no_autograd;
         Operations operations;
         for (size_t i = 0; i < outputs.size(); i++) {
-            operations.push_back(reduce_scatter_list(outputs[i], inputs[i], opts.reduceOp));
+            operations.push_back(group_->reduce_scatter_list(outputs[i], inputs[i], opts.reduceOp));
         }
-        return make_work(OpType::REDUCE_SCATTER, "dp:reduce_scatter", std::move(operations),
-                         outputs, inputs.at(0), opts.timeout);
+        return make_work(OpType::REDUCE_SCATTER, "reduce_scatter", std::move(operations), outputs,
+                         inputs.at(0), opts.timeout);
     }
 
     /* ---- Copies ---- */
@@ -211,16 +248,8 @@ class DpBackend : public c10d::Backend
     WorkPointer broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        auto &tensor = tensors.at(0);
-        Memory memory = memory_of(tensor);
-        dp_options_t options = options_for(memory);
-        int root = to_group_.at(opts.rootRank);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_broadcast(group_, name, memory.data, memory.data, memory.count, memory.dtype,
-                                root, &options, h);
-        });
-        keep_output(*operation, memory, tensor, true);
-        return make_work(OpType::BROADCAST, "dp:broadcast", {operation}, tensors, tensors,
+        auto operation = group_->broadcast(tensors.at(0), (int)opts.rootRank);
+        return make_work(OpType::BROADCAST, "broadcast", {operation}, tensors, tensors,
                          opts.timeout);
     }
 
@@ -228,8 +257,8 @@ class DpBackend : public c10d::Backend
                                 const c10d::AllgatherOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        return make_work(OpType::_ALLGATHER_BASE, "dp:_all_gather_base",
-                         {allgather_one(output, input)}, {output}, {input}, opts.timeout);
+        return make_work(OpType::_ALLGATHER_BASE, "_all_gather_base",
+                         {group_->allgather(output, input)}, {output}, {input}, opts.timeout);
     }
 
     WorkPointer allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
@@ -238,10 +267,10 @@ class DpBackend : public c10d::Backend
         at::AutoDispatchBelowAutograd no_autograd;
         Operations operations;
         for (size_t i = 0; i < outputs.size(); i++) {
-            operations.push_back(allgather_one(outputs[i], inputs[i]));
+            operations.push_back(group_->allgather(outputs[i], inputs[i]));
         }
-        return make_work(OpType::COALESCED, "dp:all_gather_coalesced", std::move(operations),
-                         outputs, inputs, opts.timeout);
+        return make_work(OpType::COALESCED, "all_gather_coalesced", std::move(operations), outputs,
+                         inputs, opts.timeout);
     }
 
     WorkPointer allgather(std::vector<Tensors> &outputs, Tensors &inputs,
@@ -251,10 +280,10 @@ class DpBackend : public c10d::Backend
         Operations operations;
         Tensors flat;
         for (size_t i = 0; i < inputs.size(); i++) {
-            operations.push_back(gather_list(outputs[i], inputs[i], -1));
+            operations.push_back(group_->gather_list(outputs[i], inputs[i], -1));
             flat.insert(flat.end(), outputs[i].begin(), outputs[i].end());
         }
-        return make_work(OpType::ALLGATHER, "dp:all_gather", std::move(operations), std::move(flat),
+        return make_work(OpType::ALLGATHER, "all_gather", std::move(operations), std::move(flat),
                          inputs, opts.timeout);
     }
 
@@ -276,26 +305,18 @@ class DpBackend : public c10d::Backend
         at::AutoDispatchBelowAutograd no_autograd;
         Tensors rows;
         if (rank_ == opts.rootRank) rows = outputs.at(0);
-        auto operation = gather_list(rows, inputs.at(0), to_group_.at(opts.rootRank));
-        return make_work(OpType::GATHER, "dp:gather", {operation}, rows, inputs, opts.timeout);
+        auto operation = group_->gather_list(rows, inputs.at(0), (int)opts.rootRank);
+        return make_work(OpType::GATHER, "gather", {operation}, rows, inputs, opts.timeout);
     }
 
     WorkPointer scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                         const c10d::ScatterOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        Memory target = memory_of(outputs.at(0)), source{};
-        dp_options_t options = options_for(target);
-        int root = to_group_.at(opts.rootRank);
-        if (rank_ == opts.rootRank) source = memory_of(at::cat(in_group_order(inputs.at(0))));
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_scatter(group_, name, source.data, target.data, target.count, target.dtype,
-                              root, &options, h);
-        });
-        operation->keeps.push_back(source.tensor);
-        keep_output(*operation, target, outputs[0], true);
-        return make_work(OpType::SCATTER, "dp:scatter", {operation}, outputs, outputs,
-                         opts.timeout);
+        Tensors rows;
+        if (rank_ == opts.rootRank) rows = inputs.at(0);
+        auto operation = group_->scatter(outputs.at(0), rows, (int)opts.rootRank);
+        return make_work(OpType::SCATTER, "scatter", {operation}, outputs, outputs, opts.timeout);
     }
 
     WorkPointer alltoall_base(at::Tensor &output, at::Tensor &input,
@@ -305,9 +326,9 @@ class DpBackend : public c10d::Backend
     {
         at::AutoDispatchBelowAutograd no_autograd;
         at::Tensor result = output.detach();
-        auto operation =
-            alltoall_lists(split_rows(result, output_splits), split_rows(input, input_splits));
-        return make_work(OpType::ALLTOALL_BASE, "dp:all_to_all", {operation}, {output}, {input},
+        auto operation = group_->alltoall_lists(group_->split_rows(result, output_splits),
+                                                group_->split_rows(input, input_splits));
+        return make_work(OpType::ALLTOALL_BASE, "all_to_all", {operation}, {output}, {input},
                          opts.timeout);
     }
 
@@ -315,7 +336,7 @@ class DpBackend : public c10d::Backend
                          const c10d::AllToAllOptions &opts) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        return make_work(OpType::ALLTOALL, "dp:all_to_all", {alltoall_lists(outputs, inputs)},
+        return make_work(OpType::ALLTOALL, "all_to_all", {group_->alltoall_lists(outputs, inputs)},
                          outputs, inputs, opts.timeout);
     }
 
@@ -324,51 +345,42 @@ class DpBackend : public c10d::Backend
     WorkPointer send(Tensors &tensors, int to, int tag) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        Memory memory = memory_of(tensors.at(0));
-        dp_options_t options = options_for(memory);
-        int peer = to_group_.at(to);
-        auto operation =
-            submit(next_pair_name(to_group_[rank_], peer, tag), [&](auto *name, auto **h) {
-                return dp_send(group_, name, memory.data, memory.count, memory.dtype, peer,
-                               &options, h);
-            });
-        operation->keeps.push_back(memory.tensor);
-        return make_work(OpType::SEND, "dp:send", {operation}, tensors, tensors,
-                         c10d::kUnsetTimeout);
+        uint64_t number = group_->next_of_pair(rank_, to, tag);
+        auto operation = group_->send(tensors.at(0), to, tag, number);
+        any_source_->sent(operation, to, tag, number);
+        return make_work(OpType::SEND, "send", {operation}, tensors, tensors, c10d::kUnsetTimeout);
     }
 
     WorkPointer recv(Tensors &tensors, int from, int tag) override
     {
         at::AutoDispatchBelowAutograd no_autograd;
-        Memory memory = memory_of(tensors.at(0));
-        dp_options_t options = options_for(memory);
-        int peer = to_group_.at(from);
-        auto operation =
-            submit(next_pair_name(peer, to_group_[rank_], tag), [&](auto *name, auto **h) {
-                return dp_recv(group_, name, memory.data, memory.count, memory.dtype, peer,
-                               &options, h);
-            });
-        keep_output(*operation, memory, tensors[0], true);
-        return make_work(OpType::RECV, "dp:recv", {operation}, tensors, tensors,
-                         c10d::kUnsetTimeout, from);
+        return make_work(OpType::RECV, "recv", {group_->recv(tensors.at(0), from, tag)}, tensors,
+                         tensors, c10d::kUnsetTimeout, from);
+    }
+
+    /* Its Work says in sourceRank() whose message came. */
+    WorkPointer recvAnysource(Tensors &tensors, int tag) override
+    {
+        return make_work(OpType::RECVANYSOURCE, "recvAnySource",
+                         {any_source_->recv(tensors.at(0), tag)}, tensors, tensors,
+                         c10d::kUnsetTimeout);
     }
 
     WorkPointer barrier(const c10d::BarrierOptions &opts) override
     {
-        auto operation =
-            submit(next_name(), [&](auto *name, auto **h) { return dp_barrier(group_, name, h); });
-        return make_work(OpType::BARRIER, "dp:barrier", {operation}, {}, {}, opts.timeout);
+        return make_work(OpType::BARRIER, "barrier", {group_->barrier()}, {}, {}, opts.timeout);
     }
 
-    void monitoredBarrier(const c10d::BarrierOptions &opts, bool) override
+    /* By the store: so ranks that are missing can be named, and nothing of it stays under way. */
+    void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) override
     {
-        barrier(opts)->wait(kNoTimeout);
+        if (!world_->is_open()) fail(kDestroyed);
+        monitored_.pass(opts.timeout >= kNoTimeout ? opts.timeout : Milliseconds(limit_),
+                        wait_all_ranks);
     }
 
   private:
-    /* ---- How operations are submitted ---- */
-
-    WorkPointer make_work(OpType type, const char *title, Operations operations, Tensors outputs,
+    WorkPointer make_work(OpType type, const char *kind, Operations operations, Tensors outputs,
                           const Tensors &inputs, Milliseconds timeout, int source = -1)
     {
         if (coalesced_) {
@@ -376,236 +388,23 @@ class DpBackend : public c10d::Backend
             all.insert(all.end(), operations.begin(), operations.end());
             written.insert(written.end(), outputs.begin(), outputs.end());
         }
-        return c10::make_intrusive<DpWork>(
-            rank_, type, title, inputs, world_, std::move(operations), std::move(outputs),
-            timeout > kNoTimeout ? timeout : Milliseconds(limit_), sequence_++, source);
-    }
-
-    /* The nth collective of a group has one name on every rank, so that libdp finds ranks that
-     * disagree about it. Names take turns, because libdp keeps them for ever. */
-    std::string next_name()
-    {
-        return "c10d." + std::to_string(collectives_++ % kTurns);
-    }
-
-    /* Of a send and its receive, as dp.Group makes it. */
-    std::string next_pair_name(int from, int to, int tag)
-    {
-        std::string parts = "send." + std::to_string(from) + '.' + std::to_string(to) + '.' +
-                            std::to_string(tag) + '.';
-        std::lock_guard<std::mutex> lock(pairs_mutex_);
-        return parts + std::to_string(pairs_[parts]++ % kPairTurns);
-    }
-
-    /* A name that is still in flight is waited for: it comes to its launch by itself. */
-    template <typename Call> std::shared_ptr<Operation> submit(const std::string &name, Call call)
-    {
-        if (!world_->is_open()) fail(kDestroyed);
-        auto operation = std::make_shared<Operation>(world_);
-        dp_status_t status = call(name.c_str(), &operation->handle);
-        while (status == DP_ERR_BUSY) {
-            std::this_thread::sleep_for(kPause);
-            status = call(name.c_str(), &operation->handle);
-        }
-        if (status != DP_OK) fail(dp_error_text(world_->context()));
-        return operation;
-    }
-
-    /* Keeps the memory, and brings the result to an output that is not dense. */
-    static void keep_output(Operation &operation, const Memory &memory, const at::Tensor &output,
-                            bool is_written)
-    {
-        operation.keeps.push_back(memory.tensor);
-        if (!memory.is_copy || !is_written) return;
-        operation.finish = [result = memory.tensor, to = output.detach()](auto &) {
-            to.copy_(result);
-        };
-    }
-
-    std::shared_ptr<Operation> allreduce_one(at::Tensor &tensor, const ReduceOp &op)
-    {
-        Memory memory = memory_of(tensor);
-        dp_options_t options = reduction_for(memory, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_allreduce(group_, name, memory.data, memory.data, memory.count, memory.dtype,
-                                &options, h);
-        });
-        keep_output(*operation, memory, tensor, true);
-        return operation;
-    }
-
-    /* libdp has no reductions by bits: the rows of all ranks are combined here. */
-    std::shared_ptr<Operation> allreduce_bits(at::Tensor &tensor, const ReduceOp &op)
-    {
-        at::Tensor rows = tensor.new_empty({(int64_t)size_, tensor.numel()});
-        auto operation = allgather_one(rows, tensor);
-        auto gathered = std::move(operation->finish);
-        operation->finish = [rows, to = tensor.detach(), kind = op.op_, gathered](auto &counts) {
-            if (gathered) gathered(counts);
-            at::Tensor total = rows[0];
-            for (int64_t i = 1; i < rows.size(0); i++)
-                total = combine_bits(total, rows[i], kind);
-            to.copy_(total.view(to.sizes()));
-        };
-        return operation;
-    }
-
-    std::shared_ptr<Operation> reduce_scatter_one(at::Tensor &output, at::Tensor &input,
-                                                  const ReduceOp &op)
-    {
-        at::Tensor rows = input;
-        if (!is_ordered_) {
-            rows =
-                input.contiguous().view({(int64_t)size_, -1}).index_select(0, group_index(input));
-        }
-        Memory source = memory_of(rows), target = memory_of(output);
-        dp_options_t options = reduction_for(source, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_reduce_scatter(group_, name, source.data, target.data, target.count,
-                                     source.dtype, &options, h);
-        });
-        operation->keeps.push_back(source.tensor);
-        keep_output(*operation, target, output, true);
-        return operation;
-    }
-
-    std::shared_ptr<Operation> reduce_scatter_list(at::Tensor &output, Tensors &rows,
-                                                   const ReduceOp &op)
-    {
-        Tensors parts = in_group_order(rows);
-        at::Tensor all = at::cat(parts);
-        bool is_even = true;
-        std::vector<size_t> counts;
-        for (auto &row : rows)
-            is_even = is_even && row.sizes() == rows[0].sizes();
-        for (auto &part : parts)
-            counts.push_back(items_of(part).second);
-        Memory source = memory_of(all), target = memory_of(output);
-        dp_options_t options = reduction_for(source, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return is_even ? dp_reduce_scatter(group_, name, source.data, target.data, target.count,
-                                               source.dtype, &options, h)
-                           : dp_reduce_scatterv(group_, name, source.data, target.data,
-                                                counts.data(), source.dtype, &options, h);
-        });
-        operation->keeps.push_back(source.tensor);
-        keep_output(*operation, target, output, true);
-        return operation;
-    }
-
-    std::shared_ptr<Operation> allgather_one(at::Tensor &output, at::Tensor &input)
-    {
-        Memory source = memory_of(input), target{};
-        at::Tensor rows;
-        if (!is_ordered_) rows = input.new_empty({(int64_t)size_, input.numel()});
-        target = memory_of(is_ordered_ ? output : rows);
-        dp_options_t options = options_for(source);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_allgather(group_, name, source.data, target.data, source.count, source.dtype,
-                                &options, h);
-        });
-        operation->keeps.push_back(source.tensor);
-        keep_output(*operation, target, output, true);
-        if (is_ordered_) return operation;
-        operation->finish = [rows, to = output.detach(), order = to_group_](auto &) {
-            std::vector<int64_t> from(order.begin(), order.end());
-            to.copy_(rows.index_select(0, at::tensor(from, rows.device())).view(to.sizes()));
-        };
-        return operation;
-    }
-
-    /* Parts may differ in size. root -1: on all ranks. rows is empty where nothing is received. */
-    std::shared_ptr<Operation> gather_list(const Tensors &rows, at::Tensor &input, int root)
-    {
-        Memory source = memory_of(input);
-        dp_options_t options = options_for(source);
-        int64_t total = 0;
-        for (auto &row : rows)
-            total += row.numel();
-        at::Tensor flat = at::empty({total}, input.options());
-        Memory target = memory_of(flat);
-        std::vector<size_t> counts(size_);
-        size_t *came = counts.data(); /* its memory stays where it is when it moves */
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return root < 0 ? dp_allgatherv(group_, name, source.data, source.count, target.data,
-                                            target.count, came, source.dtype, &options, h)
-                            : dp_gatherv(group_, name, source.data, source.count, target.data,
-                                         target.count, came, source.dtype, root, &options, h);
-        });
-        operation->counts = std::move(counts);
-        operation->keeps = {source.tensor, flat};
-        if (rows.empty()) return operation;
-        operation->finish = [flat, rows, order = from_group_](auto &counts) {
-            divide(flat, rows, order, counts);
-        };
-        return operation;
-    }
-
-    std::shared_ptr<Operation> alltoall_lists(const Tensors &outputs, const Tensors &inputs)
-    {
-        std::vector<size_t> sends, counts(size_);
-        size_t *came = counts.data();
-        Tensors parts = in_group_order(inputs);
-        for (auto &part : parts)
-            sends.push_back(items_of(part).second);
-        Memory source = memory_of(at::cat(parts));
-        dp_options_t options = options_for(source);
-        int64_t total = 0;
-        for (auto &output : outputs)
-            total += output.numel();
-        at::Tensor flat = at::empty({total}, outputs.at(0).options());
-        Memory target = memory_of(flat);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_alltoallv(group_, name, source.data, sends.data(), target.data, target.count,
-                                came, source.dtype, &options, h);
-        });
-        operation->counts = std::move(counts);
-        operation->keeps = {source.tensor, flat};
-        operation->finish = [flat, outputs, order = from_group_](auto &counts) {
-            divide(flat, outputs, order, counts);
-        };
-        return operation;
-    }
-
-    /* ---- Ranks of the process group and of libdp's ---- */
-
-    /* One flat tensor for each rank, by the numbers of libdp's group. */
-    Tensors in_group_order(const Tensors &rows) const
-    {
-        TORCH_CHECK((int)rows.size() == size_, "dp: ", rows.size(), " tensors for ", size_,
-                    " ranks");
-        Tensors ordered;
-        for (int at : from_group_)
-            ordered.push_back(rows[at].detach().reshape({-1}));
-        return ordered;
-    }
-
-    at::Tensor group_index(const at::Tensor &like) const
-    {
-        std::vector<int64_t> order(from_group_.begin(), from_group_.end());
-        return at::tensor(order, like.device());
-    }
-
-    /* Rows of the first dimension for each rank: as many for all where splits is empty. */
-    Tensors split_rows(const at::Tensor &tensor, const std::vector<int64_t> &splits) const
-    {
-        if (!splits.empty()) return tensor.split_with_sizes(splits);
-        int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
-        TORCH_CHECK(rows % size_ == 0, "dp: ", rows, " rows for ", size_, " ranks; give splits");
-        return tensor.split_with_sizes(std::vector<int64_t>(size_, rows / size_));
+        return c10::make_intrusive<DpWork>(rank_, type, title_of(title_, kind), inputs, world_,
+                                           place_, std::move(operations), std::move(outputs),
+                                           timeout > kNoTimeout ? timeout : Milliseconds(limit_),
+                                           sequence_++, source);
     }
 
     std::shared_ptr<World> world_;
     const bool owns_world_;
-    dp_group_t *group_;
-    std::vector<int> to_group_, from_group_; /* numbers of ranks, both ways */
-    bool is_ordered_ = true;                 /* they are the same */
+    std::shared_ptr<Group> group_;
     std::atomic<Milliseconds> limit_;
+    const std::string title_;
     c10::intrusive_ptr<Options> options_;
+    std::shared_ptr<AnySource> any_source_;
+    MonitoredBarrier monitored_;
+    std::shared_ptr<const Place> place_;
     std::atomic<uint64_t> sequence_{0};
-    std::atomic<uint64_t> collectives_{0};
-    std::mutex pairs_mutex_;
-    std::unordered_map<std::string, uint64_t> pairs_; /* guarded by pairs_mutex_ */
+    std::atomic<bool> is_shut_down_{false};
     std::optional<std::pair<Operations, Tensors>> coalesced_;
 };
 
@@ -616,11 +415,15 @@ PYBIND11_MODULE(dp_torch_backend, module)
     using namespace dp_torch;
     py::class_<World, std::shared_ptr<World>>(module, "World")
         .def(py::init<uintptr_t, Finalize, Allocate, Split>())
+        .def("has_late", &World::has_late, py::call_guard<py::gil_scoped_release>())
+        .def("await_groups", &World::await_groups, py::call_guard<py::gil_scoped_release>())
         .def("close", &World::close, py::call_guard<py::gil_scoped_release>())
         .def("clear", &World::clear, py::call_guard<py::gil_scoped_release>());
     module.def("make_backend", [](std::shared_ptr<World> world, uintptr_t group, int rank,
-                                  std::vector<int> ranks, int64_t timeout_ms, bool owns_world) {
+                                  std::vector<int> ranks, int64_t timeout_ms, bool owns_world,
+                                  std::string title, c10::intrusive_ptr<c10d::Store> store) {
         return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<DpBackend>(
-            std::move(world), group, rank, std::move(ranks), Milliseconds(timeout_ms), owns_world));
+            std::move(world), group, rank, std::move(ranks), Milliseconds(timeout_ms), owns_world,
+            std::move(title), std::move(store)));
     });
 }

@@ -85,6 +85,15 @@ inline at::Tensor combine_bits(const at::Tensor &a, const at::Tensor &b, ReduceO
     return op == ReduceOp::BOR ? at::bitwise_or(a, b) : at::bitwise_xor(a, b);
 }
 
+/* The rows reduced to one. */
+inline at::Tensor combine_rows(const at::Tensor &rows, ReduceOp::RedOpType op)
+{
+    at::Tensor total = rows[0];
+    for (int64_t i = 1; i < rows.size(0); i++)
+        total = combine_bits(total, rows[i], op);
+    return total;
+}
+
 inline dp_options_t reduction_for(const Memory &memory, const ReduceOp &op)
 {
     dp_options_t options = options_for(memory);
@@ -118,6 +127,63 @@ inline dp_options_t reduction_for(const Memory &memory, const ReduceOp &op)
     if (memory.dtype == DP_BOOL && options.reduce == DP_PRODUCT) options.reduce = DP_MIN;
     return options;
 }
+
+/* What libdp compares between ranks beside counts: a digest of the extents (FNV-1a); not 0. */
+inline uint64_t tag_of(const at::Tensor &tensor)
+{
+    uint64_t digest = 14695981039346656037u;
+    for (int64_t extent : tensor.sizes()) {
+        digest = (digest ^ (uint64_t)extent) * 1099511628211u;
+    }
+    return digest | 1;
+}
+
+/* The output of an operation whose size is known on arrival only: host memory, on which the ranks
+ * agree by then. The caller keeps it until the operation is over. */
+class Room
+{
+  public:
+    /* part: what this rank gives; the parts of others may differ in the first extent. */
+    explicit Room(const at::Tensor &part)
+        : shape_(part.sizes().vec()), type_(part.scalar_type()),
+          bytes_per_item_(items_of(part).first == DP_U8 ? 1 : item_bytes(part))
+    {
+    }
+
+    /* A dp_output_fn, on a thread of libdp; user: the Room. */
+    static void *make(void *user, size_t count) noexcept
+    {
+        auto *self = static_cast<Room *>(user);
+        try {
+            self->bytes_ = at::empty({(int64_t)(count * self->bytes_per_item_)}, at::kByte);
+            return self->bytes_.data_ptr();
+        } catch (const std::exception &) {
+            return nullptr; /* libdp tells every rank that there was no memory */
+        }
+    }
+
+    at::Tensor value() const
+    {
+        std::vector<int64_t> shape = shape_;
+        int64_t row = (int64_t)c10::elementSize(type_);
+        for (size_t i = 1; i < shape.size(); i++)
+            row *= shape[i];
+        shape[0] = row > 0 ? bytes_.numel() / row : 0;
+        return bytes_.view(type_).view(shape);
+    }
+
+  private:
+    static size_t item_bytes(const at::Tensor &part)
+    {
+        size_t bytes = c10::elementSize(part.scalar_type());
+        return at::isComplexType(part.scalar_type()) ? bytes / 2 : bytes;
+    }
+
+    const std::vector<int64_t> shape_;
+    const at::ScalarType type_;
+    const size_t bytes_per_item_; /* of what libdp counts */
+    at::Tensor bytes_ = at::empty({0}, at::kByte);
+};
 
 /* Cuts flat memory into the tensors of a list, in the order of the ranks of the group. */
 inline void divide(const at::Tensor &flat, const Tensors &rows, const std::vector<int> &order,

@@ -15,6 +15,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -38,6 +39,10 @@ using Tensors = std::vector<at::Tensor>;
 
 /* A wait looks so often for Ctrl-C and the end of the world. */
 constexpr double kSliceSeconds = 0.25;
+constexpr double kQueueSeconds = 0.002;
+constexpr double kGroupsEndSeconds = 10; /* that the end of a world waits for those of its groups */
+constexpr auto kLookAgain = std::chrono::microseconds(200); /* for what has not begun, at first */
+constexpr auto kLookSeldom = std::chrono::milliseconds(5);  /* later */
 constexpr const char *kDestroyed = "the process group was destroyed";
 
 [[noreturn]] inline void fail(const std::string &text)
@@ -65,6 +70,25 @@ inline void raise_signals()
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+/* A condition variable. In a forked child its end would wait for threads of the parent. */
+class Condition
+{
+  public:
+    ~Condition()
+    {
+        if (getpid() == pid_) delete it_;
+    }
+
+    std::condition_variable *operator->() const
+    {
+        return it_;
+    }
+
+  private:
+    std::condition_variable *it_ = new std::condition_variable;
+    const pid_t pid_ = getpid();
+};
+
 class World;
 
 /* One handle of libdp, the memory that it uses, and what is left to do when it is over. */
@@ -89,6 +113,18 @@ class Operation
         return error_;
     }
 
+    bool is_over() const
+    {
+        return is_over_.load(std::memory_order_acquire);
+    }
+
+    /* Of a receive from any rank, which is not yet submitted: wait() calls search again and again,
+     * until some thread has stored source and handle, or refusal, and then has_begun. */
+    std::function<void()> search;
+    std::atomic<bool> has_begun{true};
+    int source = -1;
+    std::string refusal; /* why it could not be submitted */
+
     dp_handle_t *handle = nullptr;
     Tensors keeps;
     std::vector<size_t> counts; /* libdp writes what came from each rank */
@@ -96,6 +132,8 @@ class Operation
     std::function<void(const std::vector<size_t> &)> finish;
 
   private:
+    bool await_begin(double seconds);
+
     std::shared_ptr<World> world_;
     std::timed_mutex mutex_; /* one thread at a time may wait for a handle */
     std::atomic<bool> is_over_{false};
@@ -104,10 +142,11 @@ class Operation
 
 using Operations = std::vector<std::shared_ptr<Operation>>;
 
-/* Functions of Python: the end of the dp.Context, bytes in memory that ranks share, and a backend
- * over ranks of the world, which meet in a store of theirs, with a timeout in ms. */
+/* Functions of Python: the end of the dp.Context; elements in memory that the ranks of a node
+ * share; and a backend over ranks of the world, which meet in a store of theirs, with a timeout in
+ * ms. */
 using Finalize = std::function<void()>;
-using Allocate = std::function<at::Tensor(int64_t)>;
+using Allocate = std::function<at::Tensor(int64_t, at::ScalarType)>;
 using Split = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store> &, const std::vector<int> &, int64_t)>;
 
@@ -134,7 +173,12 @@ class World
     /* False once dp_finalize() may have freed its handles, and in a forked child. */
     bool is_open() const
     {
-        return is_open_ && getpid() == pid_;
+        return is_open_ && !is_forked();
+    }
+
+    bool is_forked() const
+    {
+        return getpid() != pid_;
     }
 
     void finalize()
@@ -143,10 +187,10 @@ class World
         if (is_open() && call) call();
     }
 
-    at::Tensor allocate(int64_t bytes) const
+    at::Tensor allocate(int64_t size, at::ScalarType type) const
     {
         if (!is_open()) fail(kDestroyed);
-        return allocate_(bytes);
+        return allocate_(size, type);
     }
 
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store,
@@ -157,6 +201,67 @@ class World
         return split_(store, members, timeout_ms);
     }
 
+    /* How an operation ended that failed: the first status after which the world is unusable
+     * stays. */
+    void note(dp_status_t status)
+    {
+        dp_status_t none = DP_OK;
+        if (status == DP_ERR_PEER_LOST || status == DP_ERR_ABORTED || status == DP_ERR_STALLED) {
+            failure_.compare_exchange_strong(none, status);
+        }
+    }
+
+    dp_status_t failure() const
+    {
+        return failure_;
+    }
+
+    /* A wait for it was too long: finalize() does not wait again. */
+    void add_late(std::shared_ptr<Operation> operation)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        late_.push_back(std::move(operation));
+    }
+
+    bool has_late()
+    {
+        std::vector<std::shared_ptr<Operation>> late;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            late = late_;
+        }
+        return std::any_of(late.begin(), late.end(), [](auto &one) { return !one->wait(0); });
+    }
+
+    /* Ends a group in the background, as its other ranks may do so much later. */
+    void end_group(dp_group_t *group)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!is_open()) return;
+        groups_ending_++;
+        enders_.emplace_back([this, group] {
+            dp_group_destroy(group); /* a failure: the world has ended, and its groups with it */
+            std::lock_guard<std::mutex> inner(mutex_);
+            groups_ending_--;
+            changed_->notify_all();
+        });
+    }
+
+    /* True when no group is ending any more. */
+    bool await_groups(double seconds)
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        return changed_->wait_for(lock, std::chrono::duration<double>(seconds),
+                                  [this] { return groups_ending_ == 0; });
+    }
+
+    /* close() calls it: ends a thread that uses the context. */
+    void at_close(std::function<void()> stop)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stops_.push_back(std::move(stop));
+    }
+
     /* Keeps the operations until they are over, and calls done then. The first call starts the
      * thread, which serves them in the order of the calls. */
     void wait_for(Operations operations, std::function<void()> done)
@@ -165,21 +270,38 @@ class World
         if (!is_open()) return;
         if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
         queue_.push_back({std::move(operations), std::move(done)});
-        changed_.notify_one();
+        changed_->notify_all();
     }
 
-    /* Ends the thread before dp_finalize(). What is in flight keeps its memory until clear(). */
+    /* Ends the threads before dp_finalize(). What is in flight keeps its memory until clear(). */
     void close()
     {
+        if (is_forked()) { /* they live in the parent */
+            if (thread_.joinable()) thread_.detach();
+            for (std::thread &ender : enders_)
+                ender.detach();
+            is_open_ = false;
+            return;
+        }
+        if (is_open_ && !await_groups(kGroupsEndSeconds)) {
+            dp_abort(context_, "the end of the world: other ranks have not destroyed a group");
+        }
+        std::vector<std::function<void()>> stops;
+        std::vector<std::thread> enders;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            stops.swap(stops_);
+            enders.swap(enders_);
+        }
+        for (auto &stop : stops)
+            stop();
         {
             std::lock_guard<std::mutex> lock(mutex_);
             is_open_ = false;
-            changed_.notify_one();
+            changed_->notify_all();
         }
-        if (getpid() != pid_) {
-            if (thread_.joinable()) thread_.detach(); /* it lives in the parent */
-            return;
-        }
+        for (std::thread &ender : enders)
+            ender.join();
         if (thread_.joinable()) thread_.join();
         finalize_ = nullptr; /* Python's, which may be gone when the world goes */
         allocate_ = nullptr;
@@ -193,6 +315,7 @@ class World
         {
             std::lock_guard<std::mutex> lock(mutex_);
             left.swap(queue_);
+            late_.clear();
         }
         for (Pending &one : left) {
             for (auto &operation : one.operations)
@@ -207,31 +330,34 @@ class World
         std::function<void()> done;
     };
 
+    /* Waits for the first in the queue. Where there are more, it looks at all of them every other
+     * millisecond, as the end of one may depend on what the program does at the end of another. */
     void run()
     {
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
-            changed_.wait(lock, [this] { return !is_open_ || !queue_.empty(); });
+            changed_->wait(lock, [this] { return !is_open_ || !queue_.empty(); });
             if (!is_open_) return;
-            Pending one = std::move(queue_.front());
-            queue_.pop_front();
+            std::deque<Pending> taken;
+            taken.swap(queue_);
             lock.unlock();
-            bool is_over = wait_until_closed(one.operations);
-            if (is_over && one.done) one.done();
-            if (is_over) one = Pending();
+            double seconds = taken.size() > 1 ? kQueueSeconds : kSliceSeconds;
+            for (auto one = taken.begin(); one != taken.end();) {
+                bool is_over = is_over_within(one->operations, seconds);
+                seconds = is_over ? kQueueSeconds : 0;
+                if (is_over && one->done) one->done();
+                one = is_over ? taken.erase(one) : one + 1;
+            }
             lock.lock();
-            if (!is_over) queue_.push_front(std::move(one));
+            queue_.insert(queue_.begin(), std::make_move_iterator(taken.begin()),
+                          std::make_move_iterator(taken.end()));
         }
     }
 
-    bool wait_until_closed(const Operations &operations) const
+    static bool is_over_within(const Operations &operations, double seconds)
     {
-        for (const auto &operation : operations) {
-            while (!operation->wait(kSliceSeconds)) {
-                if (!is_open_) return false;
-            }
-        }
-        return true;
+        return std::all_of(operations.begin(), operations.end(),
+                           [&](auto &operation) { return operation->wait(seconds); });
     }
 
     dp_context_t *context_; /* dp.Context's, which finalizes it between close() and clear() */
@@ -240,15 +366,21 @@ class World
     Split split_;
     const pid_t pid_ = getpid();
     std::atomic<bool> is_open_{true};
+    std::atomic<dp_status_t> failure_{DP_OK};
     std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<Pending> queue_; /* guarded by mutex_ */
+    Condition changed_;
+    /* guarded by mutex_ */
+    std::deque<Pending> queue_;
+    std::vector<std::shared_ptr<Operation>> late_;
+    std::vector<std::function<void()>> stops_;
+    std::vector<std::thread> enders_;
+    int groups_ending_ = 0;
     std::thread thread_;
 };
 
 inline Operation::~Operation()
 {
-    if (is_over_ || handle == nullptr || !world_->is_open()) return;
+    if (is_over_ || !has_begun || handle == nullptr || !world_->is_open()) return;
     auto heir = std::make_shared<Operation>(world_);
     heir->handle = handle;
     heir->keeps = std::move(keeps);
@@ -257,30 +389,60 @@ inline Operation::~Operation()
     world_->wait_for({heir}, nullptr);
 }
 
+/* True once there is a handle to wait for, or the world has ended. */
+inline bool Operation::await_begin(double seconds)
+{
+    const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+    std::chrono::microseconds pause = kLookAgain;
+    while (!has_begun.load(std::memory_order_acquire) && world_->is_open()) {
+        try {
+            search();
+        } catch (const c10::Error &failure) { /* of the store that ranks share */
+            refusal = failure.what_without_backtrace();
+            return true;
+        } catch (const std::exception &failure) { /* of one in Python */
+            refusal = failure.what();
+            return true;
+        }
+        if (has_begun.load(std::memory_order_acquire)) break;
+        if (Clock::now() >= until) return false;
+        std::this_thread::sleep_for(pause);
+        pause = std::min<std::chrono::microseconds>(2 * pause, kLookSeldom);
+    }
+    return true;
+}
+
 inline bool Operation::wait(double seconds)
 {
     if (is_over_.load(std::memory_order_acquire)) return true;
     std::unique_lock<std::timed_mutex> lock(mutex_, std::chrono::duration<double>(seconds));
     if (!lock.owns_lock()) return false;
     if (is_over_.load(std::memory_order_relaxed)) return true;
+    if (!await_begin(seconds)) return false;
     dp_result_t result = DP_RESULT_INIT;
     if (!world_->is_open()) {
         error_ = kDestroyed;
+    } else if (!refusal.empty()) {
+        error_ = refusal;
     } else {
         dp_status_t status = dp_wait(handle, seconds, &result);
         if (status == DP_ERR_TIMEOUT) return false;
         if (status != DP_OK) {
+            world_->note(status);
             error_ = *result.text ? result.text : dp_error_text(world_->context());
             if (error_.empty()) error_ = dp_status_string(status);
         } else if (finish) {
             at::AutoDispatchBelowAutograd no_autograd;
             try {
                 finish(counts);
+            } catch (const c10::Error &failure) {
+                error_ = failure.what_without_backtrace();
             } catch (const std::exception &failure) {
                 error_ = failure.what();
             }
         }
     }
+    search = nullptr;
     finish = nullptr;
     keeps.clear();
     is_over_.store(true, std::memory_order_release);

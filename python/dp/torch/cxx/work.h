@@ -7,22 +7,31 @@
 #define DP_TORCH_WORK_H
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/version.h>
 
 #include "operation.h"
 
 namespace dp_torch
 {
 
+/* Who waits, in words. */
+struct Place {
+    std::string rank;  /* "rank 1" */
+    std::string group; /* "the group of ranks [0, 1]" */
+};
+
 /* The c10d::Work of one call: its operations, and the tensors that they write. */
 class DpWork : public c10d::Work
 {
   public:
+    /* title: "dp:all_reduce", which lives as long as the process; place: the rank and its group,
+     * for messages; source: -1, or the rank that a receive is from. */
     DpWork(int rank, c10d::OpType type, const char *title, const Tensors &inputs,
-           std::shared_ptr<World> world, Operations operations, Tensors outputs, Milliseconds limit,
-           uint64_t sequence, int source)
-        : Work(rank, type, title, inputs), world_(std::move(world)),
-          operations_(std::move(operations)), outputs_(std::move(outputs)), limit_(limit),
-          sequence_(sequence), source_(source)
+           std::shared_ptr<World> world, std::shared_ptr<const Place> place, Operations operations,
+           Tensors outputs, Milliseconds limit, uint64_t sequence, int source)
+        : Work(rank, type, title, inputs), world_(std::move(world)), place_(std::move(place)),
+          title_(title), operations_(std::move(operations)), outputs_(std::move(outputs)),
+          limit_(limit), sequence_(sequence), source_(source)
     {
     }
 
@@ -44,10 +53,12 @@ class DpWork : public c10d::Work
         for (auto &operation : operations_) {
             while (!operation->wait(slice(until))) {
                 raise_signals();
-                if (Clock::now() >= until) {
-                    fail("dp: not over after " + std::to_string(limit.count()) +
-                         " ms; the operation goes on");
-                }
+                if (Clock::now() < until) continue;
+                world_->add_late(operation);
+                std::string kind = title_;
+                fail(place_->rank + ": Timed out waiting " + std::to_string(limit.count()) +
+                     "ms for " + kind.substr(kind.find(':') + 1) + " of " + place_->group +
+                     "; libdp's log says which ranks are missing");
             }
         }
         conclude();
@@ -68,7 +79,16 @@ class DpWork : public c10d::Work
 
     int sourceRank() const override
     {
-        return source_ >= 0 ? source_ : Work::sourceRank();
+        if (source_ >= 0) return source_;
+        if (operations_.size() == 1 && operations_[0]->is_over() && operations_[0]->source >= 0) {
+            return operations_[0]->source;
+        }
+        return Work::sourceRank();
+    }
+
+    std::chrono::milliseconds getTimeout() const /* virtual from torch 2.14 on */
+    {
+        return limit_;
     }
 
     uint64_t getSequencenumber() const override
@@ -83,25 +103,48 @@ class DpWork : public c10d::Work
         if (future_) return future_;
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), devices());
-        auto future = future_;
-        auto self = c10::intrusive_ptr<DpWork>::unsafe_reclaim_from_nonowning(this);
-        auto complete = [self, future] {
-            self->conclude();
-            if (self->exception_) {
-                future->setError(self->exception_);
+        when_over([future = future_](DpWork &self) {
+            if (self.exception_) {
+                future->setError(self.exception_);
             } else {
-                future->markCompleted(c10::IValue(self->outputs_));
+                future->markCompleted(c10::IValue(self.outputs_));
             }
+        });
+        return future_;
+    }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
+    /* A future of a WorkResult, which never fails. */
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override
+    {
+        std::lock_guard<std::mutex> lock(future_mutex_);
+        if (outcome_) return outcome_;
+        outcome_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+        when_over([outcome = outcome_](DpWork &self) {
+            auto result =
+                self.exception_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+            outcome->markCompleted(c10::IValue((int64_t)result));
+        });
+        return outcome_;
+    }
+#endif
+
+  private:
+    /* Calls it once all operations are over, on the world's thread or at once. */
+    template <typename Call> void when_over(Call call)
+    {
+        auto complete = [self = c10::intrusive_ptr<DpWork>::unsafe_reclaim_from_nonowning(this),
+                         call] {
+            self->conclude();
+            call(*self);
         };
         if (isCompleted()) {
             complete();
         } else {
             world_->wait_for(operations_, complete);
         }
-        return future_;
     }
 
-  private:
     static double slice(Clock::time_point until)
     {
         double left = std::chrono::duration<double>(until - Clock::now()).count();
@@ -132,6 +175,8 @@ class DpWork : public c10d::Work
     }
 
     std::shared_ptr<World> world_;
+    std::shared_ptr<const Place> place_;
+    const char *title_;
     const Operations operations_;
     const Tensors outputs_;
     const Milliseconds limit_;
@@ -139,7 +184,7 @@ class DpWork : public c10d::Work
     const int source_;
     std::once_flag concluded_;
     std::mutex future_mutex_;
-    c10::intrusive_ptr<c10::ivalue::Future> future_; /* guarded by future_mutex_ */
+    c10::intrusive_ptr<c10::ivalue::Future> future_, outcome_; /* guarded by future_mutex_ */
 };
 
 } // namespace dp_torch

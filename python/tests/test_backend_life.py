@@ -1,0 +1,206 @@
+"""Ranks of torch.distributed over libdp that are killed, raise, are interrupted, fork or leave early: told in
+words, and nothing left. Starts its own ranks; LIBDP_TORCH as in test_backend.py.
+"""
+import signal
+import sys
+import time
+import unittest
+
+from torch_ranks import FORM, MINIMUM, VERSION, Job, has_backend, world
+
+KILLED = """
+dist.all_reduce(torch.ones(1))
+if here == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+fails(lambda: dist.all_reduce(torch.ones(1)), "rank 1")
+fails(lambda: dist.all_reduce(torch.ones(1)), "rank 1")
+if hasattr(own, "get_error"):
+    assert own.get_error().name == "REMOTE_ERROR", own.get_error()
+warnings.simplefilter("ignore")
+dist.destroy_process_group()
+print("went on")
+"""
+RAISED = """
+dist.all_reduce(torch.ones(1))
+if here == 1:
+    raise ValueError("the data is bad")
+dist.all_reduce(torch.ones(1))
+"""
+ABORTED = """
+dist.all_reduce(torch.ones(1))
+if here == 1:
+    dist.group.WORLD.abort()
+else:
+    fails(lambda: dist.all_reduce(torch.ones(1)), "rank 1", "torch.distributed aborted the process group")
+fails(lambda: dist.all_reduce(torch.ones(1)), "aborted")
+if hasattr(own, "get_error"):
+    assert own.get_error().name == "REMOTE_ERROR", own.get_error()
+warnings.simplefilter("ignore")
+dist.destroy_process_group()
+print("passed")
+"""
+INTERRUPTED = """
+dist.all_reduce(torch.ones(1))
+print("waits", flush=True)
+dist.all_reduce(torch.ones(1)) if here == 0 else dist.recv(torch.ones(1), 0)  # which the other one does not call
+"""
+LEFT = """
+kept = dist.all_reduce(torch.ones(1000), async_op=True)
+dist.all_reduce(torch.ones(1))
+group = dist.new_group([1, 0])
+dist.all_reduce(torch.ones(1), group=group)
+future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+print("leaves", here)
+"""
+FORKED = """
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, i):
+        return torch.full((3,), float(i))
+total = torch.zeros(3)
+for epoch in range(2):
+    for batch in DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork"):
+        work = dist.all_reduce(batch, async_op=True)
+        future = work.get_future()
+        work.wait()
+        total += batch.sum(0)
+        future.wait()
+assert total[0] == 2 * ranks * 120, total
+if here == 0:
+    dist.isend(torch.ones(1), 1)
+else:
+    dist.recv(torch.ones(1), 0)
+child = os.fork()  # one that ends as a program does
+if child == 0:
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        print("refused", error, flush=True)
+    sys.exit(0)
+code = os.waitpid(child, 0)[1]
+assert code == 0, code
+dist.all_reduce(total)
+dist.destroy_process_group()
+print("passed")
+"""
+TWO_WORLDS = """
+import dp
+second = dp.init(dist.PrefixStore("second", store), here, ranks)
+data = second.empty(1000)
+for turn in range(20):
+    x = torch.full((1000,), here + 1.0)
+    data[:] = here + 1
+    work, handle = dist.all_reduce(x, async_op=True), second.allreduce(data, name="data")
+    (work, handle)[turn % 2].wait()
+    (handle, work)[turn % 2].wait()
+    assert x[999] == 3 and data[999] == 3, (x, data)
+del data, handle
+second.finalize()
+dist.all_reduce(x)
+assert x[999] == 6, x
+dist.destroy_process_group()
+print("passed")
+"""
+AGAIN = """
+for turn in range(3):
+    group = dist.new_group([ranks - 1, 0])
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
+    assert x[3] == ranks * 2
+    dist.destroy_process_group()
+    dist.init_process_group(backend, init_method=f"file://{place}.{turn}", rank=here, world_size=ranks)
+# More groups, one after the other, than libdp has room for at one time.
+for turn in range(1100 if hasattr(own, "shutdown") else 3):
+    group = dist.new_group([0, 1])
+    if turn % 100 == 0:
+        dist.all_reduce(x, group=group)
+    dist.destroy_process_group(group)
+dist.destroy_process_group()
+print("passed")
+"""
+TIMEOUTS = """
+dist.set_timeout(datetime.timedelta(milliseconds=300), dist.group.WORLD)
+if here == 0:
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    fails(lambda: work.wait(), "Timed out waiting 300ms for all_reduce")
+    store.set("timed out", "yes")
+else:
+    store.wait(["timed out"], datetime.timedelta(seconds=100))
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+work.wait(datetime.timedelta(seconds=100))  # it went on
+dist.destroy_process_group()
+print("passed")
+"""
+
+
+@unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
+class Life(unittest.TestCase):
+    def test_a_killed_rank_is_named_and_the_others_go_on(self):
+        with Job(KILLED, ranks=3) as job:
+            codes, outputs = job.finish()
+        self.assertEqual(codes, [0, -signal.SIGKILL, 0], outputs)
+        self.assertIn("went on", outputs[0])
+        self.assertIn("went on", outputs[2])
+
+    def test_an_exception_on_one_rank_ends_all_with_its_words(self):
+        with Job(RAISED, ranks=3) as job:
+            codes, outputs = job.finish()
+        for code, output in zip(codes, outputs):
+            self.assertEqual(code, 1, output)
+            self.assertIn("ValueError: the data is bad", output)
+        self.assertIn("DistBackendError", outputs[0])
+
+    def test_an_abort_on_one_rank_is_told_to_all(self):
+        if VERSION < (2, 7):
+            self.skipTest("torch aborts no plug-in before 2.7")
+        self.assertIn("passed", world(ABORTED))
+
+    def test_ctrl_c_ends_a_wait(self):
+        with Job(INTERRUPTED) as job:
+            for process in job.processes:
+                while "waits" not in (line := process.stdout.readline()):
+                    self.assertNotEqual(line, "", "it ended before its wait")
+            time.sleep(0.5)
+            began = time.monotonic()
+            job.processes[0].send_signal(signal.SIGINT)
+            codes, outputs = job.finish()
+            took = time.monotonic() - began
+        self.assertIn("KeyboardInterrupt", outputs[0])
+        self.assertNotEqual(codes[0], 0)
+        self.assertIn("KeyboardInterrupt", outputs[1], "the other rank is not told")
+        self.assertNotEqual(codes[1], 0)
+        self.assertLess(took, 60, outputs)
+
+    def test_the_end_of_the_process_ends_the_world(self):
+        with Job(LEFT) as job:
+            codes, outputs = job.finish()
+        self.assertEqual(codes, [0, 0], outputs)
+        self.assertIn("leaves 1", outputs[1])
+
+    def test_data_loaders_and_children_do_no_harm(self):
+        with Job(FORKED) as job:
+            codes, outputs = job.finish()
+        self.assertEqual(codes, [0, 0], outputs)
+        for output in outputs:
+            self.assertIn("passed", output)
+            self.assertEqual(output.count("refused"), 1, output)
+
+    def test_two_contexts_in_a_process(self):
+        self.assertIn("passed", world(TWO_WORLDS))
+
+    def test_worlds_and_groups_follow_each_other(self):
+        self.assertIn("passed", world(AGAIN))
+
+    @unittest.skipUnless(VERSION >= (2, 14), "torch sets no time-out of a plug-in before")
+    def test_the_timeout_of_a_group_can_be_set(self):
+        self.assertIn("passed", world(TIMEOUTS))
+
+
+if __name__ == "__main__":
+    if not has_backend():
+        print(f"no PyTorch of {MINIMUM[0]}.{MINIMUM[1]} or later is here, for the form {FORM}")
+        sys.exit(77)
+    unittest.main()
