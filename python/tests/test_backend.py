@@ -87,13 +87,18 @@ for work in reversed(works):
     work.wait()
 future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
 assert future.wait()[0] == ranks
-last = dist.split_group(split_ranks=[[ranks - 1, 0]])
+if here in (0, ranks - 1) or os.environ["LIBDP_TORCH"] == "native":
+    last = dist.split_group(split_ranks=[[ranks - 1, 0]])
+else:
+    fails(lambda: dist.split_group(split_ranks=[[ranks - 1, 0]]), f"rank {here} is in none of the new groups")
 if here in (0, ranks - 1):
     assert dist.get_rank(last) == (here == 0)
     value = torch.tensor([here])
     dist.broadcast(value, group=last, group_src=0)
     assert value.item() == ranks - 1, value
     dist.destroy_process_group(last)
+elif os.environ["LIBDP_TORCH"] == "native":
+    assert last is dist.GroupMember.NON_GROUP_MEMBER, last
 # A group whose ranks are not in the order of the world's.
 turned = dist.split_group(split_ranks=[list(reversed(range(ranks)))]) if ranks > 1 else None
 me = ranks - 1 - here

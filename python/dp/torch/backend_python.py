@@ -178,10 +178,15 @@ class DpBackend(c10d.Backend):
     def supports_splitting(self) -> bool:
         return True
 
-    def split(self, store: dist.Store, ranks: Sequence[int], options: Any) -> "DpBackend | None":
-        """Called by torch on every rank; ranks: of this group, in the order of the new one."""
+    def split(self, store: dist.Store, ranks: Sequence[int], options: Any) -> "DpBackend":
+        """Called by torch on every rank; ranks: of this group, in the order of the new one.
+
+        A backend of C++ answers with nothing where this rank is not among them. torch follows what a
+        backend in Python returns without looking whether it is None (seen with 2.15), and crashes."""
         if self.rank() not in ranks:
-            return None
+            raise RuntimeError(
+                f"split_group(): rank {self.rank()} is in none of the new groups, which PyTorch cannot be told by a "
+                "backend in Python; use new_group(), or the backend's form of C++ (python3 -m dp.torch.native)")
         members = [self._ranks[rank] for rank in ranks]
         limit = options._timeout if options is not None else self.limit
         name = store.get("dp.name") if ranks[0] != self.rank() else self._name_split(store)
