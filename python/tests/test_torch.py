@@ -3,6 +3,7 @@
     dprun -np 3 python3 python/tests/test_torch.py
 """
 import sys
+import threading
 import unittest
 import warnings
 
@@ -97,16 +98,40 @@ class Operations(unittest.TestCase):
         self.assertEqual(hvd.allreduce(torch.ones(2, 3), name="changing")[1, 2].item(), 1.0)
 
     def test_a_name_in_flight_is_refused_and_a_dropped_handle_keeps_its_memory(self):
-        begun = hvd.allreduce_async(torch.full((4,), float(self.rank)), name="once", op=hvd.Sum)
-        if self.rank == 0 and self.size > 1:
-            with self.assertRaisesRegex(ValueError, "once is in flight"):
-                hvd.allreduce_async_(torch.ones(4), name="once")
-        hvd.barrier()
+        def begin():
+            return hvd.allreduce_async(torch.full((4,), float(self.rank)), name="once", op=hvd.Sum)
+
+        if self.rank == 0:
+            begun = begin()
+            if self.size > 1:
+                with self.assertRaisesRegex(ValueError, "once is in flight"):
+                    hvd.allreduce_async_(torch.ones(4), name="once")
+        hvd.barrier()  # so far nobody else has submitted it, so it was in flight
+        if self.rank != 0:
+            begun = begin()
         self.assertEqual(hvd.synchronize(begun)[0].item(), sum(range(self.size)))
         self.assertIsNone(hvd.synchronize(begun))
         for _ in range(100):  # names take turns before any is waited for
             hvd.allreduce_async_(torch.ones(1 << 14))
         self.assertEqual(hvd.allreduce(torch.ones(3))[0].item(), 1.0)
+
+    def test_several_threads_wait_at_the_same_time(self):
+        found, failed = [0] * 4, []
+
+        def work(number):
+            try:
+                for turn in range(60):
+                    value = hvd.allreduce_(torch.full((8,), float(turn)), name=f"thread.{number}", op=hvd.Sum)
+                    found[number] += value[3].item() == turn * self.size
+            except Exception as error:  # an exception of a thread is lost otherwise
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((found, failed), ([60] * 4, []))
 
     def test_objects(self):
         self.assertEqual(hvd.broadcast_object({"rank": self.rank}, root_rank=self.size - 1),

@@ -104,7 +104,10 @@ class Reduction:
         if self._context._pointer is None:  # finalize() has freed the handle
             self._pointer = None
             raise HorovodInternalError("the context was finalized")
-        waiter = _waiters.pop() if _waiters else _Waiter()
+        try:
+            waiter = _waiters.pop()  # not asked first whether there is one: another thread may take it meanwhile
+        except IndexError:
+            waiter = _Waiter()
         waiter.handle.value = self._pointer
         waiter.result.text = None
         try:
