@@ -31,9 +31,11 @@ run() {
     timeout -k 5 120 "$dprun" "$@" >out 2>err; code=$?
     [ $code = "$wanted" ] || bad "exit code $code instead of $wanted: dprun $*"
 }
-is_clean() { # NAME: neither a process nor a file of ours; folders that all machines share are mounted
-    [ -z "$("$hosts" --processes "$1" | grep -Ev ' ps |sshd:')" ] &&
-        [ -z "$("$hosts" --in "$1" find /tmp /dev/shm -xdev -mindepth 1 -name '*dp*' ! -exec mountpoint -q {} \; -print 2>/dev/null)" ]
+files_of() { # NAME PATTERN: its own files of that name; folders that all machines share are mounted, and left out
+    "$hosts" --in "$1" find /tmp /dev/shm -xdev -mindepth 1 -name "$2" ! -exec mountpoint -q {} \; -print 2>/dev/null
+}
+is_clean() { # NAME: neither a process nor a file of ours
+    [ -z "$("$hosts" --processes "$1" | grep -Ev ' ps |sshd:')" ] && [ -z "$(files_of "$1" '*dp*')" ]
 }
 nothing_left() { # NAME...
     local name
@@ -259,7 +261,7 @@ slurm) # inside an allocation, by a srun of dprun's own. -w: Slurm still cleans 
         until_holds eval '! marked a && ! marked b'
         until_holds eval '! "$hosts" --processes a | grep -q "dprun"' ; until_holds eval '! "$hosts" --processes b | grep -q "dprun"'
     done
-    until_holds eval '[ -z "$("$hosts" --in a find /tmp -name "dprun-*")$("$hosts" --in b find /tmp -name "dprun-*")" ]' ;;
+    until_holds eval '[ -z "$(files_of a "dprun-*")$(files_of b "dprun-*")" ]' ;;
 check)
     run 0 --check -H a,b,c
     expect out "ok      a " "ok      c " "eth0 10.99.0.2" "these machines can run jobs"
