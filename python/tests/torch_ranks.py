@@ -26,6 +26,7 @@ import dp.torch.backend
 backend, here, ranks, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 dist.init_process_group(backend, init_method="file://" + place, rank=here, world_size=ranks,
                         timeout=datetime.timedelta(seconds=120))
+version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 store = dist.distributed_c10d._get_default_store()
 own = dist.group.WORLD._get_backend(torch.device("cpu")) if hasattr(dist.group.WORLD, "_get_backend") else None
 def fails(call, *words):
