@@ -396,7 +396,7 @@ print("passed")
 
     @unittest.skipUnless(VERSION >= (2, 7), "torch asks no backend for memory before 2.7")
     def test_memory_is_used_again_runs_out_and_outlives_the_world(self):
-        self.assertIn("passed", world(MEMORY, "dp", 2, DP_ARENA_BYTES="64M"))
+        self.assertIn("passed", world(MEMORY, "dp", 2, DP_ARENA_BYTES="64M", DP_FUSION_BYTES="1M"))
 
     def test_rank_0_says_the_form(self):
         if FORM == "python" or VERSION < (2, 14):
