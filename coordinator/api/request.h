@@ -106,7 +106,7 @@ typedef struct dp_request_waiting {
     int will_progress;         /* the thread that sleeps carries its launch out; lock */
 } dp_request_waiting_t;
 
-/* What came of it. Written before DONE, which releases it. */
+/* The outcome of a request. Written before DONE, which releases it. */
 typedef struct dp_request_end {
     dp_status_t status;
     dp_result_t result;

@@ -128,7 +128,7 @@ inline dp_options_t reduction_for(const Memory &memory, const ReduceOp &op)
     return options;
 }
 
-/* What libdp compares between ranks beside counts: a digest of the extents (FNV-1a); not 0. */
+/* A digest of the extents (FNV-1a), never 0. Ranks compare it beside the count. */
 inline uint64_t tag_of(const at::Tensor &tensor)
 {
     uint64_t digest = 14695981039346656037u;
