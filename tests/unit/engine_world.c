@@ -50,6 +50,7 @@ static dp_status_t open_rank(const engine_world_t *world, engine_rank_t *rank, d
     dp_config_defaults(&rank->config);
     rank->config.arena_bytes = world->arena_bytes;
     rank->config.spin_ns = world->spin_ns;
+    rank->config.peer_timeout_ns = world->peer_timeout_ns;
     if (world->pulls_nothing >> rank->rank & 1) rank->config.pull_bytes = 0;
     dp_log_init(&rank->log, DP_LOG_WARN, rank->rank);
     status = dp_topology_init(&rank->topology, list, world->size);

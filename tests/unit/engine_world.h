@@ -26,7 +26,8 @@ typedef struct engine_world {
     int interleave; /* 1: rank r on node r % nodes; 0: ranks in blocks */
     size_t arena_bytes;
     uint64_t spin_ns;
-    unsigned pulls_nothing; /* bit r: rank r takes only engine memory where it lies */
+    uint64_t peer_timeout_ns; /* 0: no rank counts another's silence */
+    unsigned pulls_nothing;   /* bit r: rank r takes only engine memory where it lies */
 } engine_world_t;
 #define ENGINE_WORLD(n, h)                                                                         \
     {                                                                                              \

@@ -15,6 +15,10 @@
 
 #include "runtime/base/inject.h"
 
+/* How long the cause of a rank's absence is waited for: this long for a coordinator without a core,
+ * and twice DP_PEER_TIMEOUT, as one that was away counts a neighbour's silence from its return. */
+#define CAUSE_LEAST_NS (1000ull * 1000000)
+
 static dp_cpu_engine_t *cpu_engine_of(dp_engine_t *engine)
 {
     return (dp_cpu_engine_t *)(void *)engine;
@@ -458,6 +462,7 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
     engine->device = device;
     engine->log = log;
     engine->injector = config->injector;
+    engine->cause_wait_ns = CAUSE_LEAST_NS + 2 * config->peer_timeout_ns;
     engine->rank = bootstrap->rank;
     engine->size = bootstrap->size;
     engine->local_rank = topology->local_rank[engine->rank];

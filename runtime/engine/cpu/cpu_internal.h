@@ -132,6 +132,7 @@ struct dp_cpu_engine {
     const dp_log_t *log;           /* borrowed */
     dp_trace_t *trace;             /* borrowed; NULL: none */
     struct dp_inject *injector;    /* borrowed; NULL: no faults on purpose */
+    uint64_t cause_wait_ns;        /* longest wait for the cause of a rank's absence */
     int rank, size;
     int local_rank; /* on its node */
     dp_arena_t *arena;
@@ -309,6 +310,9 @@ dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local
 
 /* Notes why the running operation fails; is the status. */
 #define dp_cpu_fail(group, status, ...) dp_error_set(&(group)->failure, status, __VA_ARGS__)
+/* For an operation that finds a rank gone: waits for the abort that names the cause.
+ * DP_ERR_ABORTED: it came. DP_OK: none came in time, so this rank is to name what it found. */
+dp_status_t dp_cpu_await_cause(const dp_cpu_group_t *group);
 /* For an offset outside of the arena of a local rank. */
 dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local);
 

@@ -9,8 +9,32 @@
 #include "runtime/engine/cpu/cpu_internal.h"
 
 #include <string.h>
+#include <time.h>
 
 /* ---- Failing -------------------------------------------------------------------------------- */
+
+/*
+ * A rank that is gone may have left because of a failure elsewhere, of which this rank has not
+ * heard yet. The coordinators tell it within milliseconds, with one exception: a node's leader that
+ * stands still cannot pass on what the ranks below it say.
+ *
+ *     rank 3 of its node finds the leader silent, and leaves      its connections break here
+ *     the leader's neighbour on this side finds it silent later   only then this rank hears why
+ *
+ * Each side counts DP_PEER_TIMEOUT by itself, and a coordinator that got no core for a while counts
+ * anew (dp_health_resume()). cpu.c derives the longest wait from that.
+ */
+dp_status_t dp_cpu_await_cause(const dp_cpu_group_t *group)
+{
+    const dp_cpu_engine_t *engine = group->engine;
+    const uint64_t until_ns = dp_now_ns() + engine->cause_wait_ns;
+
+    while (dp_now_ns() < until_ns) {
+        if (atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) return DP_ERR_ABORTED;
+        nanosleep(&(const struct timespec){0, 1000000}, NULL);
+    }
+    return DP_OK;
+}
 
 dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local)
 {

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GRACE_NS 1000000000u               /* before a lost connection is taken for the cause */
 #define SCRATCH_KEEP ((size_t)32 * DP_MIB) /* kept from one operation to the next */
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -241,18 +240,11 @@ dp_status_t dp_inter_node_check_abort(const dp_cpu_group_t *group)
 
 dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
 {
-    const uint64_t until_ns = dp_now_ns() + GRACE_NS;
     const dp_cpu_engine_t *engine = group->engine;
     const int rank = dp_link_rank(group->lane->link, peer);
     const char *why = "a message failed";
 
-    /* The peer may have left because of a failure elsewhere, of which it heard before this rank
-     * did, or be dead, which the coordinator says in better words. Wait for the abort that names
-     * the cause: it comes within milliseconds, later where the coordinator has no core. */
-    while (dp_now_ns() < until_ns) {
-        if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
-        nanosleep(&(const struct timespec){0, 1000000}, NULL);
-    }
+    if (dp_cpu_await_cause(group) != DP_OK) return DP_ERR_ABORTED;
     dp_link_is_lost(group->lane->link, peer, &why);
     return dp_cpu_fail(group, DP_ERR_PEER_LOST,
                        "%s %llu%s: rank %d lost the connection to rank %d (%s): %s",

@@ -17,12 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 
 #define CHUNK_BYTES ((size_t)256 * DP_KIB) /* read before it is reduced; of all others together */
 #define CHUNK_LEAST ((size_t)64 * DP_KIB)  /* of one of them */
 #define READ_BYTES ((size_t)4 * DP_MIB)    /* between two looks whether to stop */
-#define GRACE_NS 250000000u                /* before a failed read is taken for the cause */
 
 struct dp_pull {
     pid_t *pids; /* [count] of the node's ranks */
@@ -98,16 +96,9 @@ static int is_aborted(const dp_cpu_group_t *group)
     return atomic_load_explicit(&group->engine->is_aborted, memory_order_acquire);
 }
 
-/* The process that cannot be read has ended, perhaps because of a failure elsewhere. Waits a moment
- * for an abort that names the cause before it takes that rank for the cause. */
 static dp_status_t fail_to_read(dp_cpu_group_t *group, int local, int code)
 {
-    const uint64_t until_ns = dp_now_ns() + GRACE_NS;
-
-    while (dp_now_ns() < until_ns) {
-        if (is_aborted(group)) return DP_ERR_ABORTED;
-        nanosleep(&(const struct timespec){0, 1000000}, NULL);
-    }
+    if (dp_cpu_await_cause(group) != DP_OK) return DP_ERR_ABORTED;
     return dp_cpu_fail(group, code == ESRCH ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM,
                        "%s %llu%s: rank %d cannot read the memory of rank %d: %s",
                        dp_collective_name(group->op->collective),

@@ -116,6 +116,104 @@ static void engine_deaths_in_mid_transfer_end_nobody_else(void **state)
     }
 }
 
+/* ---- A rank that leaves for a cause that this one has not heard ----------------------------- */
+
+#define CAUSE "rank 2 (b): no sign of life for 2.5 s, says the test"
+
+/* In the first operation all find each other. In the second, rank 1 has left. */
+typedef struct leave_case {
+    unsigned told_after_ms; /* the abort that names the cause; 0: never */
+} leave_case_t;
+
+typedef struct messenger {
+    engine_rank_t *rank;
+    unsigned after_ms;
+} messenger_t;
+
+static void *tell_cause(void *argument)
+{
+    const messenger_t *messenger = argument;
+    dp_engine_t *engine = messenger->rank->engine;
+
+    usleep(messenger->after_ms * 1000);
+    engine->ops->abort(engine, DP_ERR_PEER_LOST, CAUSE);
+    return NULL;
+}
+
+static void reduce_large(engine_rank_t *rank, void *data, size_t bytes, dp_engine_op_t *op)
+{
+    dp_engine_piece_t piece = {
+        .in = data, .out = data, .count = bytes / sizeof(float), .prescale = 1.0, .postscale = 1.0};
+
+    *op = (dp_engine_op_t){
+        .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    engine_run(rank, op, DP_WORK_LARGE);
+}
+
+static void *leave_soon(void *argument)
+{
+    (void)argument;
+    usleep(20000);
+    _exit(0);
+}
+
+/* Rank 1 ends in the middle of the operation: its own thread waits there for rank 0. */
+static void leave_in_mid_operation(engine_rank_t *rank, void *user)
+{
+    const leave_case_t *about = user;
+    const size_t bytes = (size_t)32 * DP_MIB;
+    void *data = engine_memory(rank, bytes);
+    messenger_t messenger = {rank, about->told_after_ms};
+    dp_engine_op_t op = {.status = DP_OK};
+    pthread_t thread;
+    uint64_t begin_ns;
+
+    if (data == NULL) abort();
+    reduce_large(rank, data, bytes, &op);
+    engine_check(rank, op.status == DP_OK, "before: %s", op.text);
+    if (rank->rank == 1) {
+        if (pthread_create(&thread, NULL, leave_soon, NULL) != 0) abort();
+        for (;;)
+            reduce_large(rank, data, bytes, &op);
+    }
+    begin_ns = dp_now_ns();
+    if (about->told_after_ms > 0 && pthread_create(&thread, NULL, tell_cause, &messenger) != 0)
+        abort();
+    do {
+        reduce_large(rank, data, bytes, &op);
+    } while (op.status == DP_OK);
+    engine_check(rank, op.status == DP_ERR_PEER_LOST, "status is %s", dp_status_string(op.status));
+    if (about->told_after_ms > 0) {
+        pthread_join(thread, NULL);
+        engine_check(rank, strcmp(op.text, CAUSE) == 0, "text is '%s'", op.text);
+        engine_check(rank, dp_now_ns() - begin_ns >= about->told_after_ms * UINT64_C(1000000),
+                     "it ended before the cause came");
+    } else {
+        engine_check(rank, strstr(op.text, "rank 0 lost the connection to rank 1") != NULL,
+                     "text is '%s'", op.text);
+    }
+}
+
+/* Later than any second, and well before twice the silence that a coordinator allows. */
+static void engine_a_rank_that_left_is_not_the_cause(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 2);
+    leave_case_t about = {.told_after_ms = 1800};
+
+    (void)state;
+    world.peer_timeout_ns = UINT64_C(20000000000);
+    assert_int_equal(engine_world_processes(&world, leave_in_mid_operation, &about), 0);
+}
+
+static void engine_a_broken_connection_is_told_if_nobody_names_another_cause(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 2);
+    leave_case_t about = {.told_after_ms = 0};
+
+    (void)state;
+    assert_int_equal(engine_world_processes(&world, leave_in_mid_operation, &about), 0);
+}
+
 /* ---- Connecting to who is gone -------------------------------------------------------------- */
 
 /* What two processes tell each other. */
@@ -251,6 +349,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engine_deaths_in_mid_transfer_end_nobody_else),
         cmocka_unit_test(engine_connects_to_who_is_gone_and_learns_it),
+        cmocka_unit_test(engine_a_rank_that_left_is_not_the_cause),
+        cmocka_unit_test(engine_a_broken_connection_is_told_if_nobody_names_another_cause),
         cmocka_unit_test(engine_aborts_in_mid_transfer_end_nothing_else),
     };
     struct rlimit files;

@@ -346,16 +346,19 @@ static void stage_says_that_there_is_no_room(void **state)
 
 /* ---- Failing -------------------------------------------------------------------------------- */
 
+#define CAUSE "rank 0 gave up, says the test"
+
 static void *abort_later(void *argument)
 {
     const engine_rank_t *rank = argument;
 
-    usleep(400000);
-    rank->engine->ops->abort(rank->engine, DP_ERR_PEER_LOST, "rank 0 gave up, says the test");
+    usleep(600000);
+    rank->engine->ops->abort(rank->engine, DP_ERR_PEER_LOST, CAUSE);
     return NULL;
 }
 
-/* Rank 1 shows memory of which the part that rank 0 reads is not there. */
+/* Rank 1 shows memory of which the part that rank 0 reads cannot be read. It is not unmapped: the
+ * next mapping might take its place. user: whether rank 0, too, hears of a cause meanwhile. */
 static void show_a_hole(engine_rank_t *rank, void *user)
 {
     const size_t bytes = (size_t)4 * DP_MIB;
@@ -364,18 +367,17 @@ static void show_a_hole(engine_rank_t *rank, void *user)
         .in = data, .out = data, .count = bytes / 4, .prescale = 1.0, .postscale = 1.0};
     dp_engine_op_t op = {
         .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    const int is_told = rank->rank == 1 || *(const int *)user;
     pthread_t thread = pthread_self();
 
-    (void)user;
     if (data == MAP_FAILED) abort();
-    if (rank->rank == 1) {
-        munmap(data, bytes / 4);
-        if (pthread_create(&thread, NULL, abort_later, rank) != 0) abort();
-    }
+    if (rank->rank == 1 && mprotect(data, bytes / 4, PROT_NONE) != 0) abort();
+    if (is_told && pthread_create(&thread, NULL, abort_later, rank) != 0) abort();
     engine_run(rank, &op, DP_WORK_SMALL);
-    if (rank->rank == 1) {
+    if (is_told) {
         pthread_join(thread, NULL);
         engine_check(rank, op.status == DP_ERR_PEER_LOST, "status %s", dp_status_string(op.status));
+        engine_check(rank, strcmp(op.text, CAUSE) == 0, "text is '%s'", op.text);
     } else {
         engine_check(rank, op.status == DP_ERR_SYSTEM, "status %s", dp_status_string(op.status));
         engine_check(rank, strstr(op.text, "rank 0 cannot read the memory of rank 1: ") != NULL,
@@ -390,7 +392,17 @@ static void pull_says_whose_memory_cannot_be_read(void **state)
 
     (void)state;
     if (!may_pull()) skip();
-    assert_int_equal(engine_world_processes(&world, show_a_hole, &world), 0);
+    assert_int_equal(engine_world_processes(&world, show_a_hole, &(int){0}), 0);
+}
+
+static void pull_waits_for_the_cause(void **state)
+{
+    engine_world_t world = ENGINE_WORLD(2, 1);
+
+    (void)state;
+    if (!may_pull()) skip();
+    world.peer_timeout_ns = UINT64_C(20000000000);
+    assert_int_equal(engine_world_processes(&world, show_a_hole, &(int){1}), 0);
 }
 
 int main(int argc, char **argv)
@@ -407,6 +419,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(stage_takes_part_where_own_memory_is_shared),
         cmocka_unit_test(stage_says_that_there_is_no_room),
         cmocka_unit_test(pull_says_whose_memory_cannot_be_read),
+        cmocka_unit_test(pull_waits_for_the_cause),
     };
 
     if (argc > 1) cmocka_set_test_filter(argv[1]);
