@@ -194,6 +194,7 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .fail = dp_on_fail,
                                                .fatal = dp_on_fatal,
                                                .loss = dp_on_loss,
+                                               .running = dp_on_running,
                                                .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
     dp_status_t status;
@@ -384,6 +385,7 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
      * left the schedule (protocol.md), and the backward pass hides the negotiation. All ranks have
      * the same kind of device, so all decide alike. */
     if (context->device->ops->is_async) context->config.schedule = 0;
+    dp_inject_enter(config->injector, DP_INJECT_WIREUP);
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);
     return status;

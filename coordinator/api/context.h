@@ -260,6 +260,7 @@ void dp_on_launch_done(void *user, uint64_t sequence);
 /* report.c: tells the launcher why the world ended. */
 void dp_context_saw(dp_context_t *context, dp_failure_kind_t kind, int rank, uint64_t age_ns);
 void dp_on_loss(void *user, int rank, uint64_t silent_ns);
+void dp_on_running(void *user);
 void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, const char *text);
 /* watch.c: called by the loop now and then, on the coordinator thread. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);

@@ -21,6 +21,14 @@ void dp_on_loss(void *user, int rank, uint64_t silent_ns)
     dp_context_saw(user, silent_ns > 0 ? DP_FAILURE_SILENT : DP_FAILURE_LOST, rank, silent_ns);
 }
 
+void dp_on_running(void *user)
+{
+    const dp_context_t *context = user;
+
+    if (context->bootstrap->ops->running != NULL)
+        context->bootstrap->ops->running(context->bootstrap);
+}
+
 /* Adds what this rank was waiting for: its oldest operation that is not complete. */
 static void add_oldest_operation(dp_context_t *context, dp_failure_t *failure)
 {

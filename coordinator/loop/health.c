@@ -73,6 +73,14 @@ static uint64_t silence_limit(const dp_health_t *health, const dp_health_peer_t 
     return peer->has_spoken ? health->timeout_ns : health->start_ns;
 }
 
+int dp_health_have_all_spoken(const dp_health_t *health)
+{
+    for (int i = 0; i < health->count; i++) {
+        if (!health->peers[i].has_spoken) return 0;
+    }
+    return 1;
+}
+
 /* Whether its silence is to be warned of, now or later. */
 static int may_become_suspect(const dp_health_peer_t *peer)
 {

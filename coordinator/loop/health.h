@@ -72,6 +72,9 @@ void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns);
 void dp_health_alive(dp_health_t *health, int rank, uint64_t seen_ns);
 void dp_health_gone(dp_health_t *health, int rank);
 
+/* 1: every neighbour has spoken, so timeout_ns holds for each. */
+int dp_health_have_all_spoken(const dp_health_t *health);
+
 /* Control messages between two neighbours are numbered from 1, each way; a heartbeat repeats the
  * last number, so a lost message is found within a heartbeat. Returns the number of the next
  * message to this rank (is_message, which counts it as sent), or of the last one. */

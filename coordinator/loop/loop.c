@@ -439,6 +439,15 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
     return did;
 }
 
+static void tell_running(dp_loop_t *loop)
+{
+    const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
+
+    if (loop->has_told_running || !dp_health_have_all_spoken(&loop->health)) return;
+    loop->has_told_running = 1;
+    if (callbacks->running != NULL) callbacks->running(callbacks->user);
+}
+
 /* What the clock brings. 1: something for the negotiator. A heartbeat to be sent does not count, as
  * nothing follows from it here. */
 static int handle_time(dp_loop_t *loop, uint64_t now_ns)
@@ -451,6 +460,7 @@ static int handle_time(dp_loop_t *loop, uint64_t now_ns)
     }
     did |= handle_mismatch_end(loop, now_ns);
     did |= handle_health(loop, now_ns);
+    tell_running(loop);
     return did;
 }
 

@@ -62,6 +62,9 @@ typedef struct dp_loop_callbacks {
     /* This rank itself lost a neighbour: it was silent for so long, or (0) its connection broke.
      * The world ends over it, unless it ends already. May be NULL. */
     void (*loss)(void *user, int rank, uint64_t silent_ns);
+    /* Every neighbour has been heard: from here on one that falls silent is missed after
+     * DP_PEER_TIMEOUT. Called once. May be NULL. */
+    void (*running)(void *user);
 } dp_loop_callbacks_t;
 
 /*

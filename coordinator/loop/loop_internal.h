@@ -89,6 +89,7 @@ struct dp_loop {
     uint64_t active_ns;      /* when a round last found something */
     int empty_wakeups;       /* wake-ups by the descriptor since then */
     uint64_t sleep_until_ns; /* when the coordinator thread wakes by itself at the latest */
+    int has_told_running;    /* callbacks.running was called */
     int others_progressed;   /* others have made rounds since it last slept */
 };
 

@@ -405,6 +405,11 @@ static void on_refused(void *context, const char *text)
     dp_job_output_say(supervisor->output, "%s", text);
 }
 
+static void on_running(void *context, int rank)
+{
+    ((dp_supervisor_t *)context)->fate.ranks[rank].is_running = 1;
+}
+
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 static dp_status_t make_events(dp_supervisor_t *supervisor)
@@ -436,7 +441,8 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     const dp_command_t *command = start->job->command;
     dp_job_output_events_t output_events = {on_stream_ended, on_broken,
                                             dp_supervisor_output_drained, supervisor};
-    dp_rendezvous_events_t rendezvous_events = {on_joined, on_failed, on_refused, supervisor};
+    dp_rendezvous_events_t rendezvous_events = {on_joined, on_failed, on_refused, on_running,
+                                                supervisor};
     dp_status_t status;
 
     memset(supervisor, 0, sizeof(*supervisor));

@@ -33,16 +33,16 @@ typedef enum kind { KILL, STOP, SEGV, EXIT, ABORT, SLOW, DROP, REFUSE, SHORT, KI
 static const char *const kind_names[KINDS] = {"kill", "stop", "segv",   "exit", "abort",
                                               "slow", "drop", "refuse", "short"};
 /* STEP is written as its number, so it has no name to be found by. */
-static const char *const stage_names[DP_INJECT_STAGES] = {"",        "rendezvous",  "trace",
-                                                          "first",   "negotiating", "engine",
-                                                          "between", "checkpoint",  "finalize"};
+static const char *const stage_names[DP_INJECT_STAGES] = {
+    "",       "rendezvous", "trace",      "wireup",  "first", "negotiating",
+    "engine", "between",    "checkpoint", "finalize"};
 
 #define POSSIBLE                                                                                   \
     "possible are WHAT:RANK[@WHERE][=VALUE] with WHAT kill, stop, segv, exit (=code), abort, "     \
     "slow "                                                                                        \
     "(=10x or a time), drop (=nth control message), refuse (=nth allocation), short (=bytes) and " \
-    "WHERE a step, rendezvous, trace, first, negotiating, engine, between, checkpoint, finalize, " \
-    "or STAGE/STEP"
+    "WHERE a step, rendezvous, trace, wireup, first, negotiating, engine, between, checkpoint, "   \
+    "finalize, or STAGE/STEP"
 
 typedef struct fault {
     char word[WORD_MAX]; /* as it was written */

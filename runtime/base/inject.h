@@ -25,6 +25,7 @@ typedef enum dp_inject_stage {
     DP_INJECT_STEP,        /* dp_step_begin() */
     DP_INJECT_RENDEZVOUS,  /* connected to the launcher, has not told the ranks of itself */
     DP_INJECT_TRACE,       /* makes the recorder's file */
+    DP_INJECT_WIREUP,      /* has met all ranks; its coordinator does not run yet */
     DP_INJECT_FIRST,       /* submits an operation */
     DP_INJECT_NEGOTIATING, /* the coordinator is about to send a control message */
     DP_INJECT_ENGINE,      /* all ranks have agreed; this one is about to move data */

@@ -440,10 +440,9 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
 
 /* ---- Reports -------------------------------------------------------------------------------- */
 
-void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
+/* A whole frame, or nothing of it; what the socket has no room for goes out with the next one. */
+static void send_at_once(dp_kv_t *kv, const uint8_t *frame, size_t bytes)
 {
-    uint8_t frame[REPORT_ROOM];
-    dp_writer_t writer;
     ssize_t sent;
 
     if (pthread_mutex_trylock(&kv->send_lock) != 0) return; /* an exchange is being sent */
@@ -455,13 +454,32 @@ void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
         }
     }
     if (kv->unsent_bytes == 0) { /* else this one is dropped: half a frame would garble the rest */
-        dp_writer_init(&writer, frame, sizeof(frame));
-        dp_kv_failure_write(&writer, failure);
-        sent = send(kv->fd, frame, writer.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent > 0 && (size_t)sent < writer.bytes) {
-            kv->unsent_bytes = writer.bytes - (size_t)sent;
+        sent = send(kv->fd, frame, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent > 0 && (size_t)sent < bytes) {
+            kv->unsent_bytes = bytes - (size_t)sent;
             memcpy(kv->unsent, frame + sent, kv->unsent_bytes);
         }
     }
     pthread_mutex_unlock(&kv->send_lock);
+}
+
+void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure)
+{
+    uint8_t frame[REPORT_ROOM];
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, frame, sizeof(frame));
+    dp_kv_failure_write(&writer, failure);
+    send_at_once(kv, frame, writer.bytes);
+}
+
+void dp_kv_running(dp_kv_t *kv)
+{
+    uint8_t frame[DP_KV_FRAME_HEADER_BYTES];
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, frame, sizeof(frame));
+    dp_kv_frame_begin(&writer, DP_KV_RUNNING);
+    dp_kv_frame_end(&writer, 0);
+    send_at_once(kv, frame, writer.bytes);
 }

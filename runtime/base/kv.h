@@ -14,6 +14,7 @@
  *   from a rank:    EXCHANGE  text name, u32 size, u32 bytes, blob
  *                   FAILURE   a failure.h: why this rank's world ended, for dprun
  *                   GIVE_UP   text name: this rank has waited long enough in that exchange
+ *                   RUNNING   from here on it notices by itself when a neighbour falls silent
  *   from a server:  VALUES    u32 count, count x (u32 bytes, blob): all have given a value
  *                   ERROR     text: why an exchange ended, or why the rank cannot take part
  *                   LATE      text: which ranks did not come in time, and which did
@@ -29,7 +30,7 @@
 #include "runtime/base/wire.h"
 
 #define DP_KV_MAGIC 0x564b5044u /* "DPKV" */
-#define DP_KV_VERSION 4
+#define DP_KV_VERSION 5
 #define DP_KV_FRAME_MAX (4u << 20)
 #define DP_KV_NAME_MAX 63
 #define DP_KV_SERVER_HELLO_BYTES 40
@@ -50,7 +51,8 @@ enum dp_kv_type {
     DP_KV_FAILURE = 3,
     DP_KV_ERROR = 4,
     DP_KV_GIVE_UP = 5,
-    DP_KV_LATE = 6
+    DP_KV_LATE = 6,
+    DP_KV_RUNNING = 7
 };
 
 /* What dprun hands a rank through DP_BOOTSTRAP_FD (a pipe or memfd, read to its end): u32 magic,
@@ -133,6 +135,10 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
 /* Tells dprun why this rank's world ended; best effort, never blocks. Threads: any, also during an
  * exchange. */
 void dp_kv_report(dp_kv_t *kv, const dp_failure_t *failure);
+
+/* Tells dprun that all neighbours of this rank have given a sign of life, so it notices from here
+ * on when one of them falls silent. As dp_kv_report(). */
+void dp_kv_running(dp_kv_t *kv);
 
 void dp_kv_close(dp_kv_t *kv); /* NULL is fine */
 

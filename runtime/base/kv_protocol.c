@@ -253,9 +253,9 @@ dp_status_t dp_kv_frame_parse(const void *data, size_t bytes, uint8_t *type, dp_
     if (dp_reader_left(&reader) < follow) return DP_ERR_PENDING;
     dp_reader_init(fields, (const uint8_t *)data + 4, follow);
     *type = dp_read_u8(fields);
-    if (*type < DP_KV_EXCHANGE || *type > DP_KV_LATE) {
+    if (*type < DP_KV_EXCHANGE || *type > DP_KV_RUNNING) {
         return dp_error_set(error, DP_ERR_SYSTEM, "a frame of type %u, expected %d to %d", *type,
-                            DP_KV_EXCHANGE, DP_KV_LATE);
+                            DP_KV_EXCHANGE, DP_KV_RUNNING);
     }
     return DP_OK;
 }

@@ -296,6 +296,12 @@ static int serve_frame(dp_rendezvous_peer_t *peer, uint8_t type, dp_reader_t *fi
         peer->rendezvous->events.failed(peer->rendezvous->events.context, peer->rank, &failure);
         return 0;
     }
+    if (type == DP_KV_RUNNING) {
+        if (dp_reader_left(fields) > 0) return drop_malformed(peer, "a malformed sign of life");
+        if (peer->rendezvous->events.running != NULL)
+            peer->rendezvous->events.running(peer->rendezvous->events.context, peer->rank);
+        return 0;
+    }
     snprintf(text, sizeof(text), "a frame of type %u, which only a server sends", type);
     return drop_malformed(peer, text);
 }

@@ -19,6 +19,8 @@ typedef struct dp_rendezvous_events {
      * (ENDED, LATE) and it was told. failure is borrowed. */
     void (*failed)(void *context, int rank, const dp_failure_t *failure);
     void (*refused)(void *context, const char *text); /* one line: origin and reason */
+    /* It notices by itself from here on when a neighbour falls silent. May be NULL. */
+    void (*running)(void *context, int rank);
     void *context;
 } dp_rendezvous_events_t;
 

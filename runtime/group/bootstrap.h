@@ -26,6 +26,9 @@ typedef struct dp_bootstrap_ops {
                             dp_error_t *error);
     /* Best effort: tells the launcher why this rank's world ended. Never blocks. Threads: any. */
     void (*report)(dp_bootstrap_t *self, const dp_failure_t *failure);
+    /* Likewise: this rank notices from here on when a neighbour falls silent. NULL: no launcher
+     * listens. */
+    void (*running)(dp_bootstrap_t *self);
     void (*destroy)(dp_bootstrap_t *self);
 } dp_bootstrap_ops_t;
 

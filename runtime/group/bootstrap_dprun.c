@@ -30,6 +30,11 @@ static void dprun_report(dp_bootstrap_t *self, const dp_failure_t *failure)
     dp_kv_report(((dprun_t *)self)->kv, failure);
 }
 
+static void dprun_running(dp_bootstrap_t *self)
+{
+    dp_kv_running(((dprun_t *)self)->kv);
+}
+
 static void dprun_destroy(dp_bootstrap_t *self)
 {
     dp_kv_close(((dprun_t *)self)->kv);
@@ -57,7 +62,8 @@ static dp_status_t connect_to_dprun(dprun_t *dprun, const dp_kv_ticket_t *ticket
                         cause.text);
 }
 
-static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_report, dprun_destroy};
+static const dp_bootstrap_ops_t dprun_ops = {"dprun", dprun_exchange, dprun_report, dprun_running,
+                                             dprun_destroy};
 
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
                                       dp_error_t *error)

@@ -591,7 +591,7 @@ static void elsewhere_destroy(dp_bootstrap_t *base)
 }
 
 static const dp_bootstrap_ops_t elsewhere_ops = {"elsewhere", elsewhere_exchange, elsewhere_report,
-                                                 elsewhere_destroy};
+                                                 NULL, elsewhere_destroy};
 
 dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_starter_t *starter,
                                           const dp_bootstrap_store_t *store, dp_bootstrap_t **out,

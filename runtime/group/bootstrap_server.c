@@ -159,7 +159,7 @@ dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t 
         close(listener);
         dp_error_set(error, status, "no memory or no descriptor for the rendezvous");
     } else {
-        const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, server};
+        const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL, server};
 
         status = dp_rendezvous_create(server->base, listener, size, secret, &events,
                                       &server->rendezvous, error);

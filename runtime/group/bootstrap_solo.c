@@ -35,7 +35,7 @@ static void solo_destroy(dp_bootstrap_t *self)
     free(self);
 }
 
-static const dp_bootstrap_ops_t solo_ops = {"solo", solo_exchange, solo_report, solo_destroy};
+static const dp_bootstrap_ops_t solo_ops = {"solo", solo_exchange, solo_report, NULL, solo_destroy};
 
 dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error)
 {

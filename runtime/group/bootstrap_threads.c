@@ -247,7 +247,7 @@ static void threads_destroy(dp_bootstrap_t *self)
     if (left == 0) world_destroy(world);
 }
 
-static const dp_bootstrap_ops_t threads_ops = {"threads", threads_exchange, threads_report,
+static const dp_bootstrap_ops_t threads_ops = {"threads", threads_exchange, threads_report, NULL,
                                                threads_destroy};
 
 dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps)

@@ -169,7 +169,7 @@ static void step(world_t *world, int what, int who, const uint8_t *data, size_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL};
+    const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL, NULL};
     fuzz_input_t input = {data, bytes};
     world_t world = {.fds = {-1, -1, -1, -1}};
     dp_error_t error;

@@ -184,9 +184,24 @@ void dp_fate_report(dp_fate_t *fate, int rank, const dp_failure_t *failure, uint
     reporter->failure_ns = now_ns;
 }
 
+/* A rank that still starts does not watch its neighbours, nor does the news of a loss reach it. */
+static int is_world_running(const dp_fate_t *fate)
+{
+    for (int i = 0; i < fate->size; i++) {
+        const dp_rank_fate_t *rank = &fate->ranks[i];
+
+        if (!rank->has_ended && rank->has_joined && !rank->is_running) return 0;
+    }
+    return 1;
+}
+
 int dp_fate_is_pending(const dp_fate_t *fate, uint64_t since_failure_ns)
 {
     const int cause = dp_fate_cause(fate).cause;
+    /* Where a node was lost during the start, only dprun knows of it: nobody will report. */
+    const int knows_alone =
+        cause >= 0 && fate->ranks[cause].lost != NULL && !is_world_running(fate);
+    const uint64_t reports_ns = knows_alone ? SETTLE_NS : REPORTS_NS;
 
     if (since_failure_ns < SETTLE_NS) return 1;
     for (int i = 0; i < fate->size; i++) {
@@ -194,7 +209,7 @@ int dp_fate_is_pending(const dp_fate_t *fate, uint64_t since_failure_ns)
 
         /* The rank that is blamed need not report, and a stopped one cannot. */
         if (rank->has_ended || !rank->has_joined || rank->stopped_by != 0 || i == cause) continue;
-        if (since_failure_ns < (rank->has_reported ? LAST_WORDS_NS : REPORTS_NS)) return 1;
+        if (since_failure_ns < (rank->has_reported ? LAST_WORDS_NS : reports_ns)) return 1;
     }
     return 0;
 }

@@ -28,6 +28,7 @@ typedef struct dp_rank_fate {
     int stopped_by; /* it is stopped now (SIGSTOP, a debugger): the signal; 0 */
     uint64_t stopped_ns;
     int has_joined;       /* it came to the rendezvous */
+    int is_running;       /* it notices when a neighbour falls silent; before, it may still start */
     int has_reported;     /* it, or the rendezvous for it, said why its world ended: in failure */
     int blames;           /* another rank that it reported as the culprit, or -1 */
     int is_awaited;       /* some rank reported that it waited for this one in vain */

@@ -417,22 +417,23 @@ static void send_go(dp_fleet_t *fleet)
 void dp_fleet_check_start(dp_fleet_t *fleet)
 {
     const struct timeval more = {MORE_ERRORS_US / 1000000, MORE_ERRORS_US % 1000000};
+    const struct timeval now = {0, 0};
     int ready = 0;
     int lost = 0;
+    int is_silent = 0; /* it has been for seconds: other errors had their time */
 
     if (fleet->is_running || fleet->is_over) return;
     for (int i = 0; i < fleet->count; i++) {
         ready += fleet->list[i].stage == DP_FLEET_READY;
         lost += fleet->list[i].stage == DP_FLEET_LOST;
+        is_silent |= fleet->list[i].silent_ns != 0;
     }
     if (ready == fleet->count) {
         send_go(fleet);
+    } else if (lost > 0 && (is_silent || ready + lost == fleet->count)) {
+        event_add(fleet->abort_timer, &now);
     } else if (lost > 0 && !event_pending(fleet->abort_timer, EV_TIMEOUT, NULL)) {
-        const struct timeval now = {0, 0};
-
-        event_add(fleet->abort_timer, ready + lost == fleet->count ? &now : &more);
-    } else if (lost > 0 && ready + lost == fleet->count) {
-        event_active(fleet->abort_timer, EV_TIMEOUT, 0);
+        event_add(fleet->abort_timer, &more);
     }
 }
 

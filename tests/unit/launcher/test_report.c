@@ -62,6 +62,30 @@ static void fate_first_failure_is_the_cause(void **state)
     dp_fate_fini(&fate);
 }
 
+static void fate_nobody_is_awaited_who_does_not_watch_its_neighbours(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    ended(&fate, 3, 100, SIGKILL);
+    fate.ranks[3].lost = "no sign of life for 2.5 s";
+    for (int rank = 0; rank < SIZE; rank++)
+        fate.ranks[rank].has_joined = 1;
+    fate.ranks[0].is_running = fate.ranks[1].is_running = 1; /* rank 2 still starts */
+    assert_int_equal(dp_fate_is_pending(&fate, 200 * MS), 1);
+    assert_int_equal(dp_fate_is_pending(&fate, 300 * MS), 0);
+    reports(&fate, 0, DP_FAILURE_ENDED, 3, "rank 3 was lost before all ranks met");
+    assert_int_equal(dp_fate_is_pending(&fate, 600 * MS), 1); /* it was told, and has not ended */
+    assert_int_equal(dp_fate_is_pending(&fate, 800 * MS), 0);
+    fate.ranks[2].is_running = 1;
+    assert_int_equal(dp_fate_is_pending(&fate, 2900 * MS), 1); /* 1 and 2 will report */
+    fate.ranks[3].lost = NULL; /* of a process's end its neighbours hear at once */
+    fate.ranks[2].is_running = 0;
+    assert_int_equal(dp_fate_is_pending(&fate, 2900 * MS), 1);
+    dp_fate_fini(&fate);
+}
+
 static void fate_survivors_have_time_for_their_last_words(void **state)
 {
     dp_fate_t fate;
@@ -581,6 +605,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fate_first_failure_is_the_cause),
         cmocka_unit_test(fate_survivors_have_time_for_their_last_words),
+        cmocka_unit_test(fate_nobody_is_awaited_who_does_not_watch_its_neighbours),
         cmocka_unit_test(fate_signal_outranks_an_exit_at_the_same_time),
         cmocka_unit_test(fate_two_alike_leave_doubt),
         cmocka_unit_test(fate_what_dprun_ended_is_no_cause),

@@ -53,6 +53,22 @@ static int at(uint64_t now_ns, int *rank)
     return kind;
 }
 
+static void all_have_spoken_once_the_last_one_has(void **state)
+{
+    static const int ranks[] = {1, 2};
+    dp_health_t fresh;
+
+    (void)state;
+    assert_int_equal(dp_health_init(&fresh, ranks, 2, HEARTBEAT, TIMEOUT, START, START), DP_OK);
+    assert_int_equal(dp_health_have_all_spoken(&fresh), 0);
+    dp_health_heard(&fresh, 2, START);
+    assert_int_equal(dp_health_have_all_spoken(&fresh), 0);
+    dp_health_alive(&fresh, 1, START);
+    assert_int_equal(dp_health_have_all_spoken(&fresh), 1);
+    dp_health_fini(&fresh);
+    assert_int_equal(dp_health_have_all_spoken(&fresh), 1); /* no neighbours */
+}
+
 static void heartbeat_is_due_where_nothing_was_sent(void **state)
 {
     dp_health_action_t action;
@@ -267,6 +283,7 @@ static void lonely_rank_has_nothing_to_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        CASE(all_have_spoken_once_the_last_one_has),
         CASE(heartbeat_is_due_where_nothing_was_sent),
         CASE(silence_is_suspect_then_death_and_each_is_reported_once),
         CASE(suspect_that_speaks_is_back),

@@ -261,7 +261,7 @@ static void kv_server_of_another_version_is_a_mismatch(void **state)
     hello[4] = 9;
     start(&server, send_data, hello, sizeof(hello));
     expect_no_connection(&server, &server.ticket, SOON, DP_ERR_MISMATCH,
-                         "it speaks rendezvous version 9, this library 4");
+                         "it speaks rendezvous version 9, this library 5");
 }
 
 static void kv_server_that_closes_early_is_an_error(void **state)
@@ -378,7 +378,7 @@ static void kv_hostile_answers_are_refused(void **state)
         "ranks for exchange 'x'");
     expect_bad_answer(above, sizeof(above), "a frame of 4194305 bytes");
     expect_bad_answer(empty, sizeof(empty), "a frame of 0 bytes");
-    expect_bad_answer(type, sizeof(type), "a frame of type 77, expected 1 to 6");
+    expect_bad_answer(type, sizeof(type), "a frame of type 77, expected 1 to 7");
     expect_bad_answer(request, sizeof(request), "a frame of type 1, expected the values");
     expect_bad_answer(no_count, sizeof(no_count), "values in exchange 'x', expected 2");
     expect_bad_answer(count, sizeof(count), "3 values in exchange 'x', expected 2");

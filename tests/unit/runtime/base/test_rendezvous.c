@@ -34,6 +34,7 @@ typedef struct world {
     int size;
     atomic_int running; /* clients */
     int joined;
+    int running_ranks; /* have said RUNNING */
     int refused;
     char first_refusal[1024];
     char refusal[1024]; /* the last one */
@@ -69,6 +70,14 @@ static void on_failed(void *context, int rank, const dp_failure_t *failure)
     }
 }
 
+static void on_running(void *context, int rank)
+{
+    world_t *world = context;
+
+    (void)rank;
+    world->running_ranks++;
+}
+
 static void on_refused(void *context, const char *text)
 {
     world_t *world = context;
@@ -81,7 +90,7 @@ static void on_refused(void *context, const char *text)
 
 static void world_create(world_t *world, int size, int is_local)
 {
-    dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, world};
+    dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, on_running, world};
     int listener;
 
     memset(world, 0, sizeof(*world));
@@ -178,6 +187,7 @@ static void meet(client_t *client)
         for (int i = 0; i < size && client->error.status == DP_OK; i++) {
             free(values[i]);
         }
+        if (round == 0) dp_kv_running(kv);
     }
     dp_kv_close(kv);
 }
@@ -201,6 +211,7 @@ static void rendezvous_ranks_meet(void **state)
             assert_string_equal(world.reports[i], "meeting");
         }
         assert_int_equal(world.joined, size);
+        assert_int_equal(world.running_ranks, size);
         assert_int_equal(world.refused, 0);
         world_fini(&world);
     }
@@ -779,7 +790,7 @@ static void rendezvous_survives_any_failed_allocation(void **state)
 
     (void)state;
     for (long nth = 1; status != DP_OK; nth++) {
-        dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL};
+        dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL, NULL};
         struct event_base *base = event_base_new();
         dp_rendezvous_t *rendezvous = NULL;
         dp_kv_ticket_t ticket;
