@@ -323,7 +323,7 @@ static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
 }
 
 /* Whatever fails, context_destroy() takes down what is there. The ranks exchange values on the
- * way, in the same order on all: hello, perhaps reach, network and paths, control, and the
+ * way, in the same order on all: hello, perhaps reach, those of network.c, control, and the
  * engine's. */
 static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
 {

@@ -4,6 +4,13 @@
  * Called by context.c in dp_init(), on the program's thread. The first rank of each node listens
  * and tries; all ranks exchange what was found, and conclude the same from it. Ranks of one
  * network, which pretended nodes are, use loopback and try nothing.
+ *
+ *     exchange      each first rank has                                   listens on
+ *
+ *     addresses     its node's addresses                                  nothing
+ *     network       chosen those to which its routes to the others lead   these
+ *     paths         tried those of the others                             these
+ *     all, paths again   where these serve no purpose: tried all          all its addresses
  */
 #include "coordinator/api/context.h"
 
@@ -22,8 +29,9 @@ typedef struct search {
     dp_context_t *context; /* borrowed */
     int node_count;
     int node;               /* this rank's */
-    dp_reach_t *reach;      /* the node's first rank */
-    dp_reach_card_t *cards; /* [node_count], likewise below */
+    dp_reach_t *reach;      /* the node's first rank, while it listens */
+    dp_reach_card_t *lists; /* [node_count] addresses without ports, likewise below */
+    dp_reach_card_t *cards;
     dp_reach_row_t *rows;
     int *chosen;
 } search_t;
@@ -35,23 +43,28 @@ static int leader_of(const dp_topology_t *topology, int node)
 
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
-static dp_status_t exchange_cards(search_t *search, uint64_t deadline_ns, dp_error_t *error)
+static int is_first(const search_t *search)
+{
+    return leader_of(&search->context->topology, search->node) == search->context->rank;
+}
+
+/* own: this node's, of its first rank. */
+static dp_status_t exchange_cards(search_t *search, const char *name, const dp_reach_card_t *card,
+                                  dp_reach_card_t *cards, uint64_t deadline_ns, dp_error_t *error)
 {
     dp_context_t *context = search->context;
     uint8_t own[DP_REACH_CARD_ROOM];
-    size_t own_bytes = 0;
+    const size_t own_bytes = is_first(search) ? dp_reach_card_write(card, own) : 0;
     void **values = NULL;
     size_t *bytes = NULL;
     dp_status_t status;
 
-    if (search->reach != NULL)
-        own_bytes = dp_reach_card_write(dp_reach_own_card(search->reach), own);
-    status = dp_context_exchange(context, "network", own, own_bytes, &values, &bytes, deadline_ns,
-                                 error);
+    status =
+        dp_context_exchange(context, name, own, own_bytes, &values, &bytes, deadline_ns, error);
     for (int node = 0; status == DP_OK && node < search->node_count; node++) {
         const int rank = leader_of(&context->topology, node);
 
-        if (dp_reach_card_read(values[rank], bytes[rank], &search->cards[node])) continue;
+        if (dp_reach_card_read(values[rank], bytes[rank], &cards[node])) continue;
         status =
             dp_error_set(error, DP_ERR_SYSTEM, "rank %d sent addresses that make no sense", rank);
     }
@@ -173,26 +186,68 @@ static dp_status_t await_link(dp_context_t *context, uint64_t deadline_ns, dp_er
     return DP_OK;
 }
 
+/* Listens on these addresses, and on no other; all learn the ports. */
+static dp_status_t open_and_tell(search_t *search, const char *name, const dp_reach_card_t *list,
+                                 uint64_t deadline_ns, dp_error_t *error)
+{
+    const dp_reach_card_t none = {0};
+    const dp_reach_card_t *card = &none;
+    dp_status_t status = DP_OK;
+
+    dp_reach_close(search->reach);
+    search->reach = NULL;
+    if (is_first(search)) {
+        status = dp_reach_open(&search->context->bootstrap->secret, search->node, list,
+                               &search->reach, error);
+        if (status != DP_OK) return status;
+        card = dp_reach_own_card(search->reach);
+    }
+    return exchange_cards(search, name, card, search->cards, deadline_ns, error);
+}
+
+static int are_some_left_out(const search_t *search)
+{
+    for (int node = 0; node < search->node_count; node++) {
+        if (search->cards[node].count < search->lists[node].count) return 1;
+    }
+    return 0;
+}
+
+/* The addresses that the routes lead to serve no purpose, perhaps because the way back is another
+ * one, or nobody waited for all of them: tries all addresses. */
+static dp_status_t try_again(search_t *search, uint64_t deadline_ns, dp_error_t *error)
+{
+    dp_status_t status = DP_OK;
+
+    if (are_some_left_out(search)) {
+        status = open_and_tell(search, "all", &search->lists[search->node], deadline_ns, error);
+    } else if (!dp_reach_is_open(search->cards, search->rows, search->node_count)) {
+        return explain(search, error);
+    }
+    if (status == DP_OK) status = try_once(search, 1, deadline_ns, error);
+    if (status != DP_OK) return status;
+    if (dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen) == 0)
+        return DP_OK;
+    return explain(search, error);
+}
+
 static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_error_t *error)
 {
     dp_context_t *context = search->context;
-    dp_status_t status = DP_OK;
-    int without;
+    dp_reach_card_t own;
+    dp_reach_card_t needed;
+    dp_status_t status;
 
-    if (leader_of(&context->topology, search->node) == context->rank) {
-        status = dp_reach_open(&context->bootstrap->secret, search->node,
-                               context->config.net_interface, &search->reach, error);
-    }
-    if (status == DP_OK) status = exchange_cards(search, deadline_ns, error);
+    dp_reach_list(context->config.net_interface, &own);
+    status = exchange_cards(search, "addresses", &own, search->lists, deadline_ns, error);
+    if (status != DP_OK) return status;
+    dp_reach_list_needed(search->lists, search->node_count, search->node, dp_ip_source, &needed);
+    status = open_and_tell(search, "network", &needed, deadline_ns, error);
     if (status == DP_OK) status = try_once(search, 0, deadline_ns, error);
     if (status != DP_OK) return status;
-    without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);
-    if (without > 0 && dp_reach_is_open(search->cards, search->rows, search->node_count)) {
-        status = try_once(search, 1, deadline_ns, error);
-        if (status != DP_OK) return status;
-        without = dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen);
-    }
-    if (without > 0) return explain(search, error);
+    if (dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen) > 0)
+        status = try_again(search, deadline_ns, error);
+    if (status != DP_OK) return status;
     adopt(search);
     return await_link(context, deadline_ns, error);
 }
@@ -202,6 +257,7 @@ static void end_search(search_t *search)
     dp_reach_close(search->reach);
     for (int node = 0; search->rows != NULL && node < search->node_count; node++)
         dp_reach_row_free(&search->rows[node]);
+    free(search->lists);
     free(search->cards);
     free(search->rows);
     free(search->chosen);
@@ -226,10 +282,12 @@ dp_status_t dp_context_find_network(dp_context_t *context, uint64_t deadline_ns,
         if (name[0] == '\0') dp_interface_loopback(name);
         return DP_OK;
     }
+    search.lists = calloc(count, sizeof(*search.lists));
     search.cards = calloc(count, sizeof(*search.cards));
     search.rows = calloc(count, sizeof(*search.rows));
     search.chosen = calloc(count, sizeof(*search.chosen));
-    if (search.cards == NULL || search.rows == NULL || search.chosen == NULL) {
+    if (search.lists == NULL || search.cards == NULL || search.rows == NULL ||
+        search.chosen == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu nodes", count);
     } else {
         status = find_by_trying(&search, deadline_ns, error);

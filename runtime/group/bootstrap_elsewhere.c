@@ -31,7 +31,7 @@
 #include "runtime/network/interface.h"
 #include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
-#include "runtime/group/resolve.h"
+#include "runtime/network/resolve.h"
 
 #define SECRET_FILE_MIN 32
 #define SECRET_FILE_MAX 4096

@@ -166,6 +166,35 @@ int dp_interface_list(dp_interface_address_t *addresses, int max, const char *on
     return count;
 }
 
+socklen_t dp_interface_source(const struct sockaddr_storage *to, socklen_t bytes,
+                              struct sockaddr_storage *from)
+{
+    const int fd = socket(to->ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const in_port_t port = htons(9); /* any; there must be one */
+    struct sockaddr_storage target = *to;
+    socklen_t room = sizeof(*from);
+    int is_there;
+
+    if (fd < 0) return 0;
+    /* The port stands behind the family in both kinds of address. */
+    memcpy((char *)&target + offsetof(struct sockaddr_in, sin_port), &port, sizeof(port));
+    memset(from, 0, sizeof(*from));
+    is_there = connect(fd, (struct sockaddr *)&target, bytes) == 0 &&
+               getsockname(fd, (struct sockaddr *)from, &room) == 0;
+    close(fd);
+    return is_there ? room : 0;
+}
+
+int dp_ip_source(const dp_ip_t *to, dp_ip_t *from)
+{
+    struct sockaddr_storage target;
+    struct sockaddr_storage source;
+    const socklen_t bytes = dp_ip_socket_address(to, 0, &target);
+
+    if (dp_interface_source(&target, bytes, &source) == 0) return 0;
+    return from_socket_address((const struct sockaddr *)&source, from);
+}
+
 int dp_interface_is(const char *name)
 {
     return if_nametoindex(name) != 0;

@@ -34,6 +34,14 @@ typedef struct dp_interface_address {
  * all but loopback. Returns how many. */
 int dp_interface_list(dp_interface_address_t *addresses, int max, const char *only);
 
+/* The address of this machine from which packets to there start, as its routes say; no packet is
+ * sent. Returns its length; 0: there is no route. */
+socklen_t dp_interface_source(const struct sockaddr_storage *to, socklen_t bytes,
+                              struct sockaddr_storage *from);
+
+/* Likewise. 0: there is no route. */
+int dp_ip_source(const dp_ip_t *to, dp_ip_t *from);
+
 /* 1: there is an interface of this name. */
 int dp_interface_is(const char *name);
 

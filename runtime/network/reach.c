@@ -199,18 +199,16 @@ static int listen_at(const dp_ip_t *ip, uint16_t *port)
     return fd;
 }
 
-static void open_listeners(dp_reach_t *reach, const char *only)
+static void open_listeners(dp_reach_t *reach, const dp_reach_card_t *list)
 {
-    dp_interface_address_t all[DP_INTERFACE_ADDRESSES];
-    const int count = dp_interface_list(all, DP_INTERFACE_ADDRESSES, only);
     dp_reach_card_t *card = &reach->card;
 
-    for (int i = 0; i < count; i++) {
-        const int fd = listen_at(&all[i].ip, &card->ports[card->count]);
+    for (int i = 0; i < list->count; i++) {
+        const int fd = listen_at(&list->addresses[i].ip, &card->ports[card->count]);
 
         if (fd < 0) continue; /* an IPv6 address that is not confirmed yet, for example */
         reach->listeners[card->count] = fd;
-        card->addresses[card->count++] = all[i];
+        card->addresses[card->count++] = list->addresses[i];
     }
 }
 
@@ -233,8 +231,14 @@ static dp_status_t start_thread(dp_reach_t *reach, dp_error_t *error)
     return DP_OK;
 }
 
-dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const char *only, dp_reach_t **out,
-                          dp_error_t *error)
+void dp_reach_list(const char *only, dp_reach_card_t *list)
+{
+    memset(list, 0, sizeof(*list));
+    list->count = dp_interface_list(list->addresses, DP_INTERFACE_ADDRESSES, only);
+}
+
+dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const dp_reach_card_t *list,
+                          dp_reach_t **out, dp_error_t *error)
 {
     dp_reach_t *reach = calloc(1, sizeof(*reach));
     dp_status_t status;
@@ -251,7 +255,7 @@ dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const char *only,
                               strerror(errno));
         goto fail;
     }
-    open_listeners(reach, only);
+    open_listeners(reach, list);
     status = start_thread(reach, error);
     if (status != DP_OK) goto fail;
     *out = reach;

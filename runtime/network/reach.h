@@ -6,7 +6,9 @@
  * node (its first rank; with dprun --check its agent) listens on each address of the node for a
  * moment, and others connect to all of them:
  *
- *     open     listen on every address that could be meant             each node
+ *     list     the addresses; all nodes get all lists                  the caller's exchange
+ *     needed   those from which this node's routes to the others start each node
+ *     open     listen on these                                         each node
  *     card     the addresses and ports; all nodes get all cards        the caller's exchange
  *     try      connect to every address of the partners                each node
  *     row      what was found; all nodes get all rows                  the caller's exchange
@@ -15,6 +17,10 @@
  *
  * Both ends prove that they know the run's secret, and the one that was called says which node it
  * is. So an address that leads to another machine, or to a stranger, counts as not reached.
+ *
+ * A bridge of containers is where no route to another node starts, so nothing listens there. Where
+ * the routes mislead, because the way back is another one, a second try listens on all addresses,
+ * as dprun --check does at once.
  *
  * Partners. Up to DP_REACH_ALL nodes, or DP_REACH_ALL_CHECK, every node tries every other one.
  * Beyond that it tries those at distances 1, 2, 4, ... in both directions and its neighbours in the
@@ -68,19 +74,29 @@ typedef struct dp_reach_row {
 
 /* ---- Listening, and trying (reach.c, reach_try.c) ------------------------------------------- */
 
+/* Lists the addresses of this node that may be used. Their ports are 0. only: the one interface;
+ * "": all. */
+void dp_reach_list(const char *only, dp_reach_card_t *list);
+
+/* The addresses of `node` from which packets to addresses of other nodes start. An address that is
+ * this node's too leads nowhere. source: dp_ip_source(), or a test's. */
+typedef int (*dp_reach_source_t)(const dp_ip_t *to, dp_ip_t *from);
+void dp_reach_list_needed(const dp_reach_card_t *lists, int node_count, int node,
+                          dp_reach_source_t source, dp_reach_card_t *needed);
+
 /**
  * Listens, and answers in a thread of its own until dp_reach_close(). A node without an address has
  * an empty card.
  *
  * @param secret of this run; copied
  * @param node   this node among the others
- * @param only   the one interface that may be used; "": all
+ * @param list   where to listen; copied
  * @return DP_OK
  *         DP_ERR_SYSTEM    no socket, no thread
  *         DP_ERR_NO_MEMORY
  */
-dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const char *only, dp_reach_t **out,
-                          dp_error_t *error);
+dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const dp_reach_card_t *list,
+                          dp_reach_t **out, dp_error_t *error);
 void dp_reach_close(dp_reach_t *reach); /* NULL is fine */
 
 const dp_reach_card_t *dp_reach_own_card(const dp_reach_t *reach);

@@ -74,6 +74,42 @@ static const dp_reach_try_t *find_try(const dp_reach_row_t *row, int node)
     return NULL;
 }
 
+/* ---- Addresses that are worth a try ---------------------------------------------------------- */
+
+static int has_address(const dp_reach_card_t *card, const dp_ip_t *ip)
+{
+    for (int i = 0; i < card->count; i++) {
+        if (dp_ip_is_equal(&card->addresses[i].ip, ip)) return 1;
+    }
+    return 0;
+}
+
+void dp_reach_list_needed(const dp_reach_card_t *lists, int node_count, int node,
+                          dp_reach_source_t source, dp_reach_card_t *needed)
+{
+    const dp_reach_card_t *own = &lists[node];
+    int is_needed[DP_INTERFACE_ADDRESSES] = {0};
+    int missing = own->count;
+
+    for (int other = 0; other < node_count && missing > 0; other++) {
+        for (int i = 0; i < lists[other].count && other != node; i++) {
+            const dp_ip_t *to = &lists[other].addresses[i].ip;
+            dp_ip_t from;
+
+            if (has_address(own, to) || !source(to, &from)) continue;
+            for (int k = 0; k < own->count; k++) {
+                if (is_needed[k] || !dp_ip_is_equal(&own->addresses[k].ip, &from)) continue;
+                is_needed[k] = 1;
+                missing--;
+            }
+        }
+    }
+    memset(needed, 0, sizeof(*needed));
+    for (int k = 0; k < own->count; k++) {
+        if (is_needed[k]) needed->addresses[needed->count++] = own->addresses[k];
+    }
+}
+
 /* What the partners of a node found of one of its addresses. */
 typedef struct sight {
     int tried;   /* partners that tried */
@@ -275,14 +311,6 @@ static int find_blindest(const dp_reach_row_t *rows, int node_count, int node)
         blindest = from;
     }
     return blindest;
-}
-
-static int has_address(const dp_reach_card_t *card, const dp_ip_t *ip)
-{
-    for (int i = 0; i < card->count; i++) {
-        if (dp_ip_is_equal(&card->addresses[i].ip, ip)) return 1;
-    }
-    return 0;
 }
 
 /* The addresses on a node's card that another node, by this name and card, does not reach. */

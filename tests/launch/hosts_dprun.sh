@@ -239,6 +239,73 @@ node)
     expect err "node node1: its agent did not come within DP_START_TIMEOUT"
     expect err1 "cannot reach dprun"
     nothing_left a b c ;;
+listen) # while a job starts, nothing of it listens on an interface that leads to no other node
+    cat >watch.py <<'END'
+# Notes the addresses at which somebody listens here, but sshd, until the file `stop` is there.
+import os, socket, sys
+seen = set()
+open("watches." + sys.argv[1], "w")
+while not os.path.exists("stop"):
+    for name, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        for line in open(name).read().splitlines()[1:]:
+            where, state = line.split()[1], line.split()[3]
+            if state != "0A" or where.endswith(":0016"):
+                continue
+            words = where.split(":")[0]
+            data = b"".join(bytes.fromhex(words[i:i + 8])[::-1] for i in range(0, len(words), 8))
+            seen.add(socket.inet_ntop(family, data))
+open("seen." + sys.argv[1], "w").write("".join(f"{address}\n" for address in sorted(seen)))
+END
+    watched() { # COMMAND...: with all that listened meanwhile in seen.login, seen.a, seen.b
+        local watchers=() name
+        rm -f stop seen.* watches.*
+        python3 watch.py login & watchers+=($!)
+        for name in a b; do "$hosts" --in $name python3 "$PWD/watch.py" $name & watchers+=($!); done
+        until_holds [ -e watches.login -a -e watches.a -a -e watches.b ]
+        "$@"
+        touch stop
+        wait "${watchers[@]}"
+    }
+    only() { # NAME ADDRESS...: nothing else was listened on there
+        local name=$1; shift
+        printf '%s\n' "$@" | sort >may
+        comm -23 seen.$name may | grep . && bad "$name listens on: $(tr '\n' ' ' <seen.$name)"
+    }
+    for name in login a b; do # a bridge of containers, and a network of this machine alone
+        on=("$hosts" --in $name); [ $name != login ] || on=()
+        "${on[@]}" ip link add docker0 type bridge; "${on[@]}" ip addr add 172.17.0.1/16 dev docker0; "${on[@]}" ip link set docker0 up
+        "${on[@]}" ip link add own0 type veth peer name own1
+        "${on[@]}" ip addr add 10.$((98 - $(printf %d "'$name") % 7)).0.1/24 dev own0; "${on[@]}" ip link set own0 up; "${on[@]}" ip link set own1 up
+    done
+    for try in 1 2 3; do
+        watched run 0 -np 4 -H a:2,b:2 "$member"; expect out "rank 3 of 4"
+        only login 10.99.0.254
+        only a 10.99.0.1 fd99::1; only b 10.99.0.2 fd99::2
+        expect seen.login 10.99.0.254; expect seen.a 10.99.0.1 # they were seen
+    done
+    watched run 0 -np 2 -H a.v6:1,b.v6:1 "$member"; only login fd99::254; expect seen.login fd99::254
+    watched run 0 -np 3 -H localhost:1,a:1,b:1 "$member"; only login 127.0.0.1 10.99.0.254 fd99::254
+    expect seen.login 127.0.0.1 10.99.0.254
+    (umask 077; head -c 32 /dev/urandom >secret); export DP_SECRET_FILE=$PWD/secret
+    meet() { # by --node: login leads, at the address that --meet names
+        "$hosts" --in a env DP_SECRET_FILE="$PWD/secret" "$dprun" --node 1/2 --meet login:29500 "$member" >out1 2>err1 & local other=$!
+        run 0 --node 0/2 --meet login:29500 "$member"
+        wait $other || bad "node 1: exit code $?"
+    }
+    watched meet; only login 10.99.0.254 127.0.0.1 fd99::254; expect seen.login 10.99.0.254
+    # A link's own address: only ssh knows dprun's for the other side. Ranks need another one.
+    own=$("$hosts" --in a ip -6 -o addr show dev eth0 scope link | awk '{ sub("/.*", "", $4); print $4; exit }')
+    printf '[%s]\n' "$own%eth0" >hostfile
+    watched run 0 --hostfile hostfile hostname; expect out "] a"
+    grep -q '^fe80' seen.login || bad "login listens on: $(tr '\n' ' ' <seen.login)"
+    only login "$(grep '^fe80' seen.login)"
+    # ssh's configuration knows another address than the name: its agent reaches nothing, and then all is opened.
+    echo "172.17.0.9 elsewhere" >>/etc/hosts
+    printf '%s\n' 'Host elsewhere alias' 'HostName 10.99.0.1' >>/etc/ssh/ssh_config
+    run 0 -H elsewhere hostname; expect out "] a"; expect err "listening on all addresses now (--interface names one)"
+    # A name that ssh alone knows.
+    watched run 0 -H alias hostname; expect out "] a"; expect seen.login ::
+    nothing_left a b ;;
 slurm) # inside an allocation, by a srun of dprun's own. -w: Slurm still cleans up after the last job, and would take others
     in_allocation() { local wanted=$1 code; shift
         timeout -k 5 120 salloc -Q "$@" >out 2>err; code=$?

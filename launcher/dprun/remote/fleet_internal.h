@@ -1,6 +1,7 @@
 /*
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
- * life, loss), fleet_start.c (until all nodes run, and the end), fleet_input.c (standard input),
+ * life, loss), fleet_start.c (until all nodes run, and the end), fleet_door.c (the port at which
+ * nodes connect), fleet_input.c (standard input),
  * fleet_files.c (run directories and clocks), fleet_reach.c (--check: the network between nodes).
  */
 #ifndef DP_LAUNCHER_FLEET_INTERNAL_H
@@ -17,6 +18,7 @@
 
 #define DP_FLEET_CLOCK_POINTS 1024
 #define DP_FLEET_UNPROVEN_MAX 256
+#define DP_FLEET_LISTENERS (DP_REMOTE_ADDRESSES + 1) /* and loopback */
 
 /*
  *   WAITING -> STARTING -> JOINED -> READY -> RUNNING -> GONE
@@ -74,6 +76,12 @@ typedef struct dp_fleet_node {
     int point_count;
 } dp_fleet_node_t;
 
+/* dprun's port at one address. */
+typedef struct dp_fleet_listener {
+    int fd;
+    struct event *event;
+} dp_fleet_listener_t;
+
 struct dp_fleet {
     struct event_base *base; /* borrowed */
     const dp_nodes_t *nodes;
@@ -86,11 +94,14 @@ struct dp_fleet {
     dp_shell_t *srun;
     int count;
     /* the door */
-    int listener; /* -1: closed */
+    dp_fleet_listener_t listeners[DP_FLEET_LISTENERS];
+    int listener_count; /* 0: closed */
     uint16_t port;
-    int is_any_address;
+    int is_everywhere; /* no address of this machine is left out */
+    int has_loopback;
+    char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX]; /* for other machines */
+    int address_count;
     int strangers; /* connections that proved nothing */
-    struct event *incoming;
     dp_link_t *unproven[DP_FLEET_UNPROVEN_MAX];
     /* start */
     uint64_t start_ns;
@@ -137,7 +148,15 @@ void dp_fleet_node_joined(dp_fleet_node_t *node);
 void dp_fleet_check_start(dp_fleet_t *fleet);
 void dp_fleet_give_up(dp_fleet_t *fleet);
 void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns);
+
+/* ---- fleet_door.c --------------------------------------------------------------------------- */
+
+dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error);
+/* Listens on the addresses that were left out, unless the user named an interface. How many. */
+int dp_fleet_widen_door(dp_fleet_t *fleet);
 void dp_fleet_close_door(dp_fleet_t *fleet);
+void dp_fleet_write_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,
+                           dp_remote_ticket_t *ticket);
 
 /* ---- fleet_input.c -------------------------------------------------------------------------- */
 

@@ -4,18 +4,14 @@
  * Nothing of the program starts before every node has said that it can (READY), so an error on one
  * of them is told before anything has run anywhere. Errors of several nodes are all told.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "launcher/dprun/remote/fleet_internal.h"
-#include "launcher/dprun/remote/look.h"
 
 #define AT_A_TIME 64 /* shells that are still logging in */
 #define TRIES 4
@@ -25,121 +21,11 @@
 #define NEXT_LINE_NS UINT64_C(5000000000)
 #define SHELLS_END_NS UINT64_C(3000000000)
 #define CLOCK_BURST 16
-#define BACKLOG 1024
 #define LISTED_MAX 8
 
 static void start_shells(dp_fleet_t *fleet);
 
-/* ---- The door ------------------------------------------------------------------------------- */
-
-static void on_incoming(evutil_socket_t listener, short what, void *context)
-{
-    dp_fleet_t *fleet = context;
-    dp_link_events_t events = dp_fleet_link_events;
-    const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-    (void)what;
-    if (fd < 0) return;
-    events.context = fleet;
-    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
-        if (fleet->unproven[i] != NULL) continue;
-        fleet->unproven[i] = dp_link_create_server(fleet->base, fd, &fleet->secret,
-                                                   (int)(DP_REMOTE_SILENCE_NS / 1000000), &events);
-        return;
-    }
-    close(fd); /* a flood: each of them is dropped after a few seconds, an agent comes again */
-}
-
-/* Every address, or that of the interface which the user named. */
-static int bind_listener(const dp_fleet_t *fleet, uint16_t port, int *is_any)
-{
-    char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX];
-    const char *interface = fleet->command->config.net_interface;
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
-    const int on = 1;
-    const int off = 0;
-    int fd;
-
-    *is_any = interface[0] == '\0';
-    if (!*is_any) {
-        if (dp_look_for_addresses(interface, addresses) == 0) {
-            errno = ENODEV;
-            return -1;
-        }
-        *is_any = inet_pton(AF_INET, addresses[0], &four.sin_addr) != 1 &&
-                  inet_pton(AF_INET6, addresses[0], &six.sin6_addr) != 1;
-    }
-    if (*is_any || four.sin_addr.s_addr == 0) {
-        fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd >= 0) {
-            (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-            (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-            if (bind(fd, (struct sockaddr *)&six, sizeof(six)) == 0) return fd;
-            close(fd);
-        }
-    }
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, (struct sockaddr *)&four, sizeof(four)) == 0) return fd;
-    close(fd);
-    return -1;
-}
-
-static dp_status_t open_door(dp_fleet_t *fleet, dp_error_t *error)
-{
-    const uint16_t wanted =
-        fleet->nodes->way == DP_NODES_JOIN ? fleet->nodes->port : (uint16_t)fleet->command->port;
-    struct sockaddr_in6 name = {0}; /* of an IPv4 socket, too: the port is at the same place */
-    socklen_t bytes = sizeof(name);
-
-    fleet->listener = bind_listener(fleet, wanted, &fleet->is_any_address);
-    if (fleet->listener < 0 || listen(fleet->listener, BACKLOG) != 0 ||
-        getsockname(fleet->listener, (struct sockaddr *)&name, &bytes) != 0) {
-        return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' agents (%u%s%s): %s",
-                            wanted, fleet->is_any_address ? "" : " on ",
-                            fleet->is_any_address ? "" : fleet->command->config.net_interface,
-                            strerror(errno));
-    }
-    fleet->port = ntohs(name.sin6_port);
-    fleet->incoming =
-        event_new(fleet->base, fleet->listener, EV_READ | EV_PERSIST, on_incoming, fleet);
-    if (fleet->incoming == NULL || event_add(fleet->incoming, NULL) != 0) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    }
-    return DP_OK;
-}
-
-void dp_fleet_close_door(dp_fleet_t *fleet)
-{
-    if (fleet->incoming != NULL) event_free(fleet->incoming);
-    if (fleet->listener >= 0) close(fleet->listener);
-    fleet->incoming = NULL;
-    fleet->listener = -1;
-    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
-        dp_link_close(fleet->unproven[i]);
-        fleet->unproven[i] = NULL;
-    }
-}
-
 /* ---- Shells --------------------------------------------------------------------------------- */
-
-static void make_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,
-                        dp_remote_ticket_t *ticket)
-{
-    memset(ticket, 0, sizeof(*ticket));
-    ticket->node = node;
-    ticket->port = fleet->port;
-    ticket->secret = fleet->secret;
-    if (is_here && fleet->is_any_address) {
-        ticket->address_count = 1;
-        snprintf(ticket->addresses[0], sizeof(ticket->addresses[0]), "127.0.0.1");
-        return;
-    }
-    ticket->address_count =
-        dp_look_for_addresses(fleet->command->config.net_interface, ticket->addresses);
-}
 
 static void on_retry(evutil_socket_t fd, short what, void *context)
 {
@@ -190,6 +76,11 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
     }
     cause = dp_shell_explain("ssh", node->name, fleet->nodes->program, status,
                              dp_shell_words(shell), text, sizeof(text));
+    if (node->link == NULL && strstr(dp_shell_words(shell), DP_REMOTE_UNREACHED) != NULL &&
+        dp_fleet_widen_door(fleet) > 0) {
+        dp_fleet_say(fleet, "%s; listening on all addresses now (--interface names one)", text);
+        cause = DP_SHELL_TRY_AGAIN;
+    }
     if (node->link == NULL && cause != DP_SHELL_OTHER && node->tries < TRIES) {
         if (cause == DP_SHELL_TRY_PLAIN) node->is_plain = 1;
         dp_shell_destroy(shell);
@@ -212,7 +103,7 @@ static void start_shell(dp_fleet_node_t *node)
     dp_error_t error = {DP_OK, "out of memory"};
     dp_status_t status = DP_ERR_NO_MEMORY;
 
-    make_ticket(fleet, (uint32_t)node->index, node->is_here, &ticket);
+    dp_fleet_write_ticket(fleet, (uint32_t)node->index, node->is_here, &ticket);
     if (command != NULL && node->is_here) {
         status = dp_shell_command_here(command, fleet->nodes->program, &error);
     } else if (command != NULL) {
@@ -280,7 +171,7 @@ static dp_status_t start_srun(dp_fleet_t *fleet, dp_error_t *error)
     dp_status_t status;
 
     if (command == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    make_ticket(fleet, DP_REMOTE_ASK_SLURM, 0, &ticket);
+    dp_fleet_write_ticket(fleet, DP_REMOTE_ASK_SLURM, 0, &ticket);
     status = dp_shell_command_srun(command, NULL, fleet->count, fleet->nodes->program, error);
     for (int i = 0; i < fleet->count; i++) {
         fleet->list[i].stage = DP_FLEET_STARTING;
@@ -539,14 +430,13 @@ dp_status_t dp_fleet_create(struct event_base *base, const dp_fleet_start_t *sta
     fleet->signals = start->signals;
     fleet->only_looks = start->only_looks;
     fleet->input_fd = start->input_fd;
-    fleet->listener = -1;
     fleet->start_ns = dp_now_ns();
     dp_random(fleet->secret.bytes, sizeof(fleet->secret.bytes));
     if (start->nodes->way == DP_NODES_JOIN) fleet->secret = start->nodes->secret;
     fleet->abort_timer = event_new(base, -1, 0, on_abort_timer, fleet);
     status = fleet->abort_timer == NULL ? dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory")
                                         : make_nodes(fleet, error);
-    if (status == DP_OK) status = open_door(fleet, error);
+    if (status == DP_OK) status = dp_fleet_open_door(fleet, error);
     if (status == DP_OK && dp_fleet_beat_start(fleet) != 0) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }

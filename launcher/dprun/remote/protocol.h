@@ -68,6 +68,9 @@ enum dp_remote_frame {
     DP_REMOTE_TUNNEL_CLOSE      /* u32 number */
 };
 
+/* Begins a station's words on standard error where no address of dprun answers. */
+#define DP_REMOTE_UNREACHED "cannot reach dprun at "
+
 /* How a station finds dprun. */
 typedef struct dp_remote_ticket {
     uint32_t node;

@@ -339,6 +339,26 @@ int dp_station_run(const dp_station_options_t *options)
     return station.code;
 }
 
+/* The address that ssh came from, as this machine sees it: dprun's own unless there is a proxy or a
+ * translation of addresses in between. Only the proof of the secret tells. */
+static void add_ssh_address(dp_remote_ticket_t *ticket)
+{
+    const char *connection = dp_environment("SSH_CONNECTION"); /* client, port, server, port */
+    const size_t bytes = connection == NULL ? 0 : strcspn(connection, " ");
+    char *text = ticket->addresses[dp_min(ticket->address_count, DP_REMOTE_ADDRESSES - 1)];
+
+    if (bytes == 0 || bytes >= DP_REMOTE_ADDRESS_MAX) return;
+    for (int i = 0; i < ticket->address_count; i++) {
+        if (strncmp(ticket->addresses[i], connection, bytes) == 0 &&
+            ticket->addresses[i][bytes] == '\0')
+            return;
+    }
+    if (ticket->address_count >= DP_REMOTE_ADDRESSES) return;
+    memcpy(text, connection, bytes);
+    text[bytes] = '\0';
+    ticket->address_count++;
+}
+
 int dp_station_run_agent(void)
 {
     dp_station_options_t options = {.has_lifeline = 1, .start_timeout_ns = DIAL_NS};
@@ -350,6 +370,7 @@ int dp_station_run_agent(void)
         report_to_stderr(error.text);
         return 1;
     }
+    add_ssh_address(&options.ticket);
     code = dp_station_run(&options);
     explicit_bzero(&options, sizeof(options));
     return code;

@@ -154,6 +154,7 @@ static void send_card(dp_station_t *station)
 dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error)
 {
     dp_station_reach_t *reach = calloc(1, sizeof(*reach));
+    dp_reach_card_t list;
     dp_status_t status;
 
     if (reach == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
@@ -167,8 +168,9 @@ dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error)
         event_new(station->base, reach->done_fd, EV_READ | EV_PERSIST, on_done, station);
     if (reach->on_done == NULL || event_add(reach->on_done, NULL) != 0)
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    status = dp_reach_open(&station->start.secret, station->start.node,
-                           station->start.net_interface, &reach->reach, error);
+    dp_reach_list(station->start.net_interface, &list);
+    status =
+        dp_reach_open(&station->start.secret, station->start.node, &list, &reach->reach, error);
     if (status == DP_OK) send_card(station);
     return status;
 }

@@ -385,14 +385,86 @@ static void reach_row_survives_the_wire(void **state)
     world_fini(&world);
 }
 
+/* ---- Addresses that are worth a try ---------------------------------------------------------- */
+
+static void add_to_list(dp_reach_card_t *list, const char *text, const char *name)
+{
+    dp_interface_address_t *address = &list->addresses[list->count++];
+
+    assert_true(dp_ip_parse(text, &address->ip));
+    snprintf(address->name, sizeof(address->name), "%s", name);
+}
+
+/* The routes of a node 10.0.0.1: 10.0.0.x and the world on eth0, fd00::/64 on eth0, 172.17.0.x on
+ * docker0, 10.9.x.x on eth1. 10.7.0.x is not reached. */
+static int made_up_source(const dp_ip_t *to, dp_ip_t *from)
+{
+    char text[DP_IP_TEXT];
+
+    dp_ip_format(to, text);
+    if (strncmp(text, "10.7.", 5) == 0) return 0;
+    if (strncmp(text, "172.17.", 7) == 0) return dp_ip_parse("172.17.0.1", from);
+    if (strncmp(text, "10.9.", 5) == 0) return dp_ip_parse("10.9.0.1", from);
+    return dp_ip_parse(strchr(text, ':') != NULL ? "fd00::1" : "10.0.0.1", from);
+}
+
+static void expect_needed(const dp_reach_card_t *lists, int count, const char *expected)
+{
+    dp_reach_card_t needed;
+    char text[256] = "";
+    char ip[DP_IP_TEXT];
+
+    dp_reach_list_needed(lists, count, 0, made_up_source, &needed);
+    for (int i = 0; i < needed.count; i++) {
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s ",
+                 dp_ip_format(&needed.addresses[i].ip, ip));
+        assert_int_equal(needed.ports[i], 0);
+    }
+    assert_string_equal(text, expected);
+}
+
+static void reach_listens_where_routes_to_other_nodes_start(void **state)
+{
+    dp_reach_card_t lists[3] = {{0}};
+
+    (void)state;
+    add_to_list(&lists[0], "10.0.0.1", "eth0");
+    add_to_list(&lists[0], "172.17.0.1", "docker0");
+    add_to_list(&lists[0], "10.9.0.1", "eth1");
+    add_to_list(&lists[0], "fd00::1", "eth0");
+    expect_needed(lists, 3, ""); /* nobody there has an address */
+    add_to_list(&lists[1], "10.7.0.2", "eth3");
+    add_to_list(&lists[1], "172.17.0.1", "docker0"); /* its own bridge */
+    expect_needed(lists, 2, "");
+    add_to_list(&lists[1], "10.0.0.2", "eth0");
+    expect_needed(lists, 2, "10.0.0.1 ");
+    add_to_list(&lists[2], "fd00::3", "eth0");
+    expect_needed(lists, 3, "10.0.0.1 fd00::1 ");
+    add_to_list(&lists[2], "10.9.0.3", "eth1");
+    expect_needed(lists, 3, "10.0.0.1 10.9.0.1 fd00::1 ");
+}
+
+static void reach_source_of_loopback_is_loopback(void **state)
+{
+    dp_ip_t to;
+    dp_ip_t from;
+
+    (void)state;
+    assert_true(dp_ip_parse("127.0.0.1", &to));
+    if (!dp_ip_source(&to, &from)) skip(); /* a machine without loopback */
+    assert_true(dp_ip_is_equal(&to, &from));
+}
+
 /* ---- Listening and trying ------------------------------------------------------------------- */
 
 static dp_reach_t *open_node(const dp_secret_t *secret, int node)
 {
     dp_error_t error = {DP_OK, ""};
+    dp_reach_card_t list;
     dp_reach_t *reach;
 
-    if (dp_reach_open(secret, node, "lo", &reach, &error) != DP_OK) fail_msg("%s", error.text);
+    dp_reach_list("lo", &list);
+    if (dp_reach_open(secret, node, &list, &reach, &error) != DP_OK) fail_msg("%s", error.text);
     if (dp_reach_own_card(reach)->count == 0) {
         dp_reach_close(reach);
         skip(); /* a machine without loopback */
@@ -568,6 +640,8 @@ int main(void)
         cmocka_unit_test(reach_other_causes_are_told),
         cmocka_unit_test(reach_card_survives_the_wire),
         cmocka_unit_test(reach_row_survives_the_wire),
+        cmocka_unit_test(reach_listens_where_routes_to_other_nodes_start),
+        cmocka_unit_test(reach_source_of_loopback_is_loopback),
         cmocka_unit_test(reach_finds_the_right_node_and_no_other),
         cmocka_unit_test(reach_waits_for_no_silent_address_once_all_partners_are_known),
         cmocka_unit_test(reach_that_is_stopped_waits_for_nobody),

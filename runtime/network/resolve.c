@@ -1,10 +1,11 @@
 /*
  * resolve.c - asks the system's resolver in a thread, as getaddrinfo() has no deadline of its own.
  *
- * Called by bootstrap_elsewhere.c. A thread that is not waited for any longer finishes by itself:
- * the caller and the thread share the question, and the last of the two to need it frees it.
+ * Called by bootstrap_elsewhere.c and by dprun. A thread that is not waited for any longer finishes
+ * by itself: the caller and the thread share the question, and the last of the two to need it frees
+ * it.
  */
-#include "runtime/group/resolve.h"
+#include "runtime/network/resolve.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -1,8 +1,8 @@
 /*
  * resolve.h - the IP addresses of a name, within a deadline.
  */
-#ifndef DP_GROUP_RESOLVE_H
-#define DP_GROUP_RESOLVE_H
+#ifndef DP_NETWORK_RESOLVE_H
+#define DP_NETWORK_RESOLVE_H
 
 #include "runtime/base/error.h"
 
