@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import time
-import warnings
 from typing import Any, Sequence
 
 import torch
@@ -17,7 +15,7 @@ import torch.distributed as dist
 
 import dp
 
-from . import native
+from . import backend_end, native
 from .backend_memory import Pool
 
 MINIMUM = (2, 4)
@@ -108,28 +106,9 @@ class World:
         return self.new_group(name, members, datetime.timedelta(milliseconds=timeout_ms), store)
 
     def _finalize(self) -> None:
-        """In destroy_process_group()."""
-        reason = self._wait_for_all(time.monotonic() + self._timeout.total_seconds())
-        if reason is not None:
-            self.context.abort(f"destroy_process_group: {reason}")
-        try:
-            self.context.finalize(force=True)
-        except dp.Error as error:  # the program is through; what failed before has been raised there
-            warnings.warn(f"destroy_process_group: {error}", stacklevel=2)
-
-    def _wait_for_all(self, end: float) -> str | None:
-        """Waits for what is under way, and for groups that end; what is still there at the end."""
-        if self._world.has_late():
-            return "operations have timed out"
-        try:
-            self.context.wait_all(max(end - time.monotonic(), 0))
-        except dp.TimeoutError:
-            return f"operations are under way after {self._timeout} that other ranks have not called"
-        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
-            pass
-        if not self._world.await_groups(max(end - time.monotonic(), 0)):
-            return f"other ranks have not destroyed a group after {self._timeout}"
-        return None
+        """In destroy_process_group(). finalize() stops the threads of the world, its owner."""
+        backend_end.finalize(self.context, self._timeout, self._world.has_late, self._world.await_groups,
+                             lambda: None)
 
 
 def _milliseconds(timeout: datetime.timedelta) -> int:

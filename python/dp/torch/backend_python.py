@@ -15,7 +15,6 @@ import datetime
 import functools
 import threading
 import time
-import warnings
 from typing import Any, Callable, Sequence
 
 import torch
@@ -25,6 +24,7 @@ from torch._C import _distributed_c10d as c10d
 import dp
 from dp.arrays import shape_tag
 
+from . import backend_end
 from .backend_memory import Pool
 from .ops import _stream
 
@@ -256,30 +256,17 @@ class DpBackend(c10d.Backend):
             self._root._ending.append(end)
             end.start()
             return
-        reason = self._wait_for_all(time.monotonic() + self.limit.total_seconds())
-        if reason is not None:
-            self.context.abort(f"destroy_process_group: {reason}")
-        self.waiter.shutdown(wait=True)
-        try:
-            self.context.finalize(force=True)
-        except dp.Error as error:  # the program is through; what failed before has been raised there
-            warnings.warn(f"destroy_process_group: {error}", stacklevel=2)
+        backend_end.finalize(self.context, self.limit, self._has_late, self._await_groups,
+                             lambda: self.waiter.shutdown(wait=True))
 
-    def _wait_for_all(self, end: float) -> str | None:
-        """Waits for what is under way; what is still there at the end."""
-        if not all(work.is_completed() for work in self._late):
-            return "operations have timed out"
-        try:
-            self.context.wait_all(max(end - time.monotonic(), 0))
-        except dp.TimeoutError:
-            return f"operations are under way after {self.limit} that other ranks have not called"
-        except dp.Error:  # raised where they were waited for, or about to be told by finalize()
-            pass
+    def _has_late(self) -> bool:
+        return not all(work.is_completed() for work in self._late)
+
+    def _await_groups(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
         for thread in self._ending:
             thread.join(max(end - time.monotonic(), 0))
-            if thread.is_alive():
-                return f"other ranks have not destroyed a group after {self.limit}"
-        return None
+        return not any(thread.is_alive() for thread in self._ending)
 
     def _end_group(self) -> None:
         try:
