@@ -75,12 +75,13 @@ class Handle:
     wait() may be called any number of times, by one thread at a time.
     """
 
-    __slots__ = ("context", "_pointer", "_keeps", "_value", "_counts", "_result", "_error",
+    __slots__ = ("context", "place", "_pointer", "_keeps", "_value", "_counts", "_result", "_error",
                  "__weakref__")
 
     def __init__(self, context: "Context", pointer: int | None, keeps: Any, value: Any,
                  counts: Any = None) -> None:
         self.context = context
+        self.place: int | None = None  # other bindings': in an order of theirs
         self._pointer = pointer
         self._keeps = keeps
         self._value = value

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
-#   python/tests/run.sh BUILD contract | life | backend | backend_life | examples | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | types  alone; they start ranks themselves
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
-#   python/tests/run.sh BUILD native                             backend and backend_life in the form of C++, compiled first
+#   python/tests/run.sh BUILD native                             turns, backend, backend_life in the form of C++, compiled first
 #   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES]
 #                                                              every rank runs them
 #
@@ -13,7 +13,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, backend, backend_life, examples, types, native, suite, collectives, torch or optimizer}
+what=${2:?contract, life, turns, backend, backend_life, examples, types, native, suite, collectives, torch or optimizer}
 top=${here%/python/tests}
 
 python=
@@ -29,7 +29,7 @@ of_torch() { # the lowest version, as major, minor
     printf 'import numpy, torch\nassert tuple(map(int, torch.__version__.split(".")[:2])) >= (%s)' "$1"
 }
 case $what in
-torch | optimizer) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+torch | optimizer | turns) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
 backend | backend_life | suite | examples) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
 native) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
 contract) choose "" "anything" ;;
@@ -43,12 +43,12 @@ collectives | torch | optimizer)
     export OMP_NUM_THREADS=1 # ranks share the cores already
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | backend | backend_life | examples) exec "$python" "$here/test_$what.py" ;;
+contract | life | turns | backend | backend_life | examples) exec "$python" "$here/test_$what.py" ;;
 native)
     # A cache of this build's, so that nothing of the user's is used or written.
     export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native
     mkdir -p "$XDG_CACHE_HOME"
-    "$python" -m dp.torch.native && "$python" "$here/test_backend.py" && exec "$python" "$here/test_backend_life.py" ;;
+    "$python" -m dp.torch.native && "$python" "$here/test_turns.py" && "$python" "$here/test_backend.py" && exec "$python" "$here/test_backend_life.py" ;;
 types) # of the package's hints
     checker=mypy
     command -v mypy >/dev/null || checker="$python -m mypy"

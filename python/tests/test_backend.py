@@ -320,6 +320,42 @@ assert kept[999] == 9 + here
 del kept, views, wide
 print("passed")
 """
+# Twenty buckets of DDP between two nodes. It makes them anew behind its first step.
+STEPS_ON_A_WIRE = """
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(120 + i, 121 + i) for i in range(20)])
+model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001, gradient_as_bucket_view=here == 0)
+context, sent = dp.torch.backend._default, [0]
+def step():
+    net.zero_grad(set_to_none=False)
+    (model(torch.ones(2, 120)) * (here + 1)).sum().backward()
+    sent.append(context.stats()["bytes_wire"])
+for _ in range(6):
+    step()
+bytes_of = [after - before for before, after in zip(sent, sent[1:])]
+wide = 4 * sum(param.numel() for param in net.parameters())
+assert wide <= bytes_of[1] < 1.1 * wide, bytes_of
+assert all(one < 0.55 * wide for one in bytes_of[3:]), bytes_of
+narrow = [param.grad.clone() for param in net.parameters()]
+with model.no_sync():
+    net.zero_grad()
+    (model(torch.ones(2, 120)) * 1.5).sum().backward()
+for param, was in zip(net.parameters(), narrow):
+    assert (param.grad - was).abs().max() <= 2 ** -10 * was.abs().max(), (param.grad - was).abs().max()
+# One that ranks disagree about is told, and those behind it have the same names on both.
+fails(lambda: dist.all_reduce(torch.ones(3 + here)), "count", "3 on rank 0", "4 on rank 1")
+for _ in range(4):
+    step()
+assert sent[-1] - sent[-2] < 0.55 * wide, sent
+# Large magnitudes in the place of small ones do not take their scale.
+for _ in range(3):
+    for i in range(20):
+        large = torch.full((5000,), 2.0 ** (40 if i % 3 else 0))
+        dist.all_reduce(large)
+        assert large[0] == 2 * 2.0 ** (40 if i % 3 else 0), large
+dist.destroy_process_group()
+print("passed")
+"""
 TRAINING = """
 from torch.distributed.device_mesh import init_device_mesh
 try:
@@ -409,6 +445,9 @@ dist.destroy_process_group()
 """
         self.assertIn("form False", world(body, "dp", 2, {0: "python"}))
         self.assertIn("form True", world(body, "dp", 2, {1: "python"}))
+
+    def test_buckets_of_ddp_travel_as_fp16(self):
+        self.assertIn("passed", world(STEPS_ON_A_WIRE, "dp", 2, DP_PRETEND_NODES="2", DP_WIRE="fp16"))
 
     def test_ddp_and_fsdp_train_as_over_gloo(self):
         ours, theirs = world(TRAINING, "dp", 2), world(TRAINING, "gloo", 2)

@@ -1,9 +1,9 @@
 """A process group of torch.distributed over a dp.Group, as a Backend in Python (torch 2.14 and later).
 
 torch calls each method with lists of tensors and waits through the Work that it returns. Collectives have
-no names there, but one order per group. So the nth collective of a group is called c10d.n on every rank:
-where ranks disagree about kind, type, count or root, libdp finds both under one name and tells every rank.
-Sends and receives have the names of dp.Group, made from the pair and the tag.
+no names there, but one order per group. So the nth collective of a group has the same name on every rank
+(turns.py), whatever it is: where ranks disagree about kind, type, count or root, libdp finds both under one
+name and tells every rank. Sends and receives have the names of dp.Group, made from the pair and the tag.
 
 A rank of the process group is a number in it; libdp numbers a group by ascending rank of the world, so
 groups of another order translate.
@@ -27,6 +27,7 @@ from dp.arrays import shape_tag
 from . import backend_end
 from .backend_memory import Pool
 from .ops import _stream
+from .turns import Turns
 
 _REDUCE = {dist.ReduceOp.SUM: dp.SUM, dist.ReduceOp.AVG: dp.AVERAGE, dist.ReduceOp.MIN: dp.MIN,
            dist.ReduceOp.MAX: dp.MAX, dist.ReduceOp.PRODUCT: dp.PRODUCT}
@@ -34,8 +35,8 @@ _BITWISE: dict[Any, Callable] = {dist.ReduceOp.BAND: torch.bitwise_and,
                                  dist.ReduceOp.BOR: torch.bitwise_or,
                                  dist.ReduceOp.BXOR: torch.bitwise_xor}
 _UNSET = datetime.timedelta(0)
-# Names of collectives take turns, as libdp keeps names for ever. So many may wait for their launch.
-TURNS = 256
+_REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatterv"}
+_EQUAL = _REDUCTIONS | {"broadcast", "allgather"}  # of which every rank gives as much
 PAUSE_S = 20e-6  # between two looks whether a name is free again
 _is_profiled = torch._C._autograd._profiler_enabled
 _KNOWN = {torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.uint32, torch.int64,
@@ -92,6 +93,8 @@ class _Work(dist._Work):
                 raise self._backend.timed_out(self, limit) from error
             except dp.Error as error:
                 self._backend.note(error)
+                if isinstance(error, dp.MismatchError) and handle.place is not None:
+                    self._backend.turns.forget(handle.place)
                 raise _fail(error) from error
             finally:
                 for event in self.events:
@@ -153,6 +156,8 @@ class DpBackend(c10d.Backend):
         self._options = c10d.Backend.Options("dp", timeout=timeout)
         self._coalesced: list[_Work] | None = None
         self._lock = threading.Lock()
+        self.turns = Turns()
+        self._is_scaled = context.setting("WIRE") == "fp16"  # by the magnitude of a name's last sum
         self._sequence = 0  # collectives of this group
         self._monitored = 0  # monitored barriers of it
         self._root: DpBackend = parent or self
@@ -310,16 +315,26 @@ class DpBackend(c10d.Backend):
         return joined
 
     def _submit(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
-        """The next collective of the group."""
-        with self._lock:
-            name = f"c10d.{self._sequence % TURNS}"
-            self._sequence += 1
+        """The next collective of the group, under the next name. A sum whose name is not known to be its own
+        travels without fp16."""
+        kind, count, nbytes = call.__name__, 0, 0
+        if kind in _EQUAL:
+            count, nbytes = arguments[0].numel(), arguments[0].nbytes
+        signature = (kind, count, count and arguments[0].dtype, keywords.get("op"), keywords.get("root"),
+                     keywords.get("prescale"))
+        number, is_known, place = self.turns.next(signature, nbytes)
+        self._sequence = place + 1
+        if self._is_scaled and not is_known and kind in _REDUCTIONS:
+            keywords["wire"] = "none"
         try:
             while True:
                 try:
-                    return call(*arguments, name=name, **keywords)
-                except dp.BusyError:  # of so many collectives before, which comes to its launch by itself
+                    handle = call(*arguments, name=f"c10d.{number}", **keywords)
+                except dp.BusyError:  # the last one of this name, which comes to its launch by itself
                     time.sleep(PAUSE_S)
+                else:
+                    handle.place = place
+                    return handle
         except dp.Error as error:
             self.note(error)
             raise _fail(error) from error

@@ -424,6 +424,14 @@ PYBIND11_MODULE(dp_torch_backend, module)
         .def("await_groups", &World::await_groups, py::call_guard<py::gil_scoped_release>())
         .def("close", &World::close, py::call_guard<py::gil_scoped_release>())
         .def("clear", &World::clear, py::call_guard<py::gil_scoped_release>());
+    py::class_<Turns>(module, "Turns") /* for test_turns.py */
+        .def(py::init<>())
+        .def("forget", &Turns::forget)
+        .def("next", [](Turns &turns, uint64_t signature, uint64_t bytes) {
+            uint64_t place;
+            auto [number, is_known] = turns.next(signature, bytes, &place);
+            return py::make_tuple(number, is_known, place);
+        });
     module.def("make_backend", [](std::shared_ptr<World> world, uintptr_t group, int rank,
                                   std::vector<int> ranks, int64_t timeout_ms, bool owns_world,
                                   std::string title, c10::intrusive_ptr<c10d::Store> store) {

@@ -8,24 +8,40 @@
 #ifndef DP_TORCH_GROUP_H
 #define DP_TORCH_GROUP_H
 
+#include <cstring>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "memory.h"
 #include "operation.h"
+#include "turns.h"
 
 namespace dp_torch
 {
 
-/* Names that collectives and pairs take turns with, as TURNS in backend_python.py and group.py. */
-constexpr uint64_t kTurns = 256, kPairTurns = 8;
+/* Names that pairs take turns with, as TURNS in group.py. */
+constexpr uint64_t kPairTurns = 8;
 constexpr auto kPause = std::chrono::microseconds(20); /* between two looks if a name is free */
 
 class Group
 {
   public:
     using Pending = std::shared_ptr<Operation>;
+
+    enum Kind {
+        kAllreduce,
+        kReduce,
+        kReduceScatter,
+        kReduceScatterV,
+        kBroadcast,
+        kAllgather,
+        kAllgatherV,
+        kGatherV,
+        kScatter,
+        kAlltoallV,
+        kBarrier
+    };
 
     /* to_group: the number in the group of libdp of each rank of the process group. */
     Group(std::shared_ptr<World> world, dp_group_t *group, int rank, std::vector<int> to_group)
@@ -61,7 +77,7 @@ class Group
         if (is_bitwise(op)) return allreduce_bits(tensor, op);
         Memory memory = memory_of(tensor);
         dp_options_t options = reduction_for(memory, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kAllreduce, &memory, &options, -1, [&](auto *name, auto **h) {
             return dp_allreduce(group_, name, memory.data, memory.data, memory.count, memory.dtype,
                                 &options, h);
         });
@@ -75,7 +91,7 @@ class Group
         Memory memory = memory_of(tensor);
         dp_options_t options = reduction_for(memory, op);
         void *out = rank_ == root ? memory.data : nullptr;
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kReduce, &memory, &options, root, [&](auto *name, auto **h) {
             return dp_reduce(group_, name, memory.data, out, memory.count, memory.dtype,
                              to_group_.at(root), &options, h);
         });
@@ -116,10 +132,11 @@ class Group
         }
         Memory source = memory_of(rows), target = memory_of(output);
         dp_options_t options = reduction_for(source, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_reduce_scatter(group_, name, source.data, target.data, target.count,
-                                     source.dtype, &options, h);
-        });
+        auto operation =
+            submit_next(kReduceScatter, &target, &options, -1, [&](auto *name, auto **h) {
+                return dp_reduce_scatter(group_, name, source.data, target.data, target.count,
+                                         source.dtype, &options, h);
+            });
         operation->keeps.push_back(source.tensor);
         keep_output(*operation, target, output, true);
         return operation;
@@ -139,7 +156,8 @@ class Group
         if (is_bitwise(op)) return exchange_bits(output, all, std::move(counts), op);
         Memory source = memory_of(all), target = memory_of(output);
         dp_options_t options = reduction_for(source, op);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        Kind kind = is_even ? kReduceScatter : kReduceScatterV;
+        auto operation = submit_next(kind, &source, &options, -1, [&](auto *name, auto **h) {
             return is_even ? dp_reduce_scatter(group_, name, source.data, target.data, target.count,
                                                source.dtype, &options, h)
                            : dp_reduce_scatterv(group_, name, source.data, target.data,
@@ -156,10 +174,11 @@ class Group
     {
         Memory memory = memory_of(tensor);
         dp_options_t options = options_for(memory);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
-            return dp_broadcast(group_, name, memory.data, memory.data, memory.count, memory.dtype,
-                                to_group_.at(root), &options, h);
-        });
+        auto operation =
+            submit_next(kBroadcast, &memory, &options, root, [&](auto *name, auto **h) {
+                return dp_broadcast(group_, name, memory.data, memory.data, memory.count,
+                                    memory.dtype, to_group_.at(root), &options, h);
+            });
         keep_output(*operation, memory, tensor, true);
         return operation;
     }
@@ -171,7 +190,7 @@ class Group
         if (!is_ordered_) rows = input.new_empty({(int64_t)size(), input.numel()});
         target = memory_of(is_ordered_ ? output : rows);
         dp_options_t options = options_for(source);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kAllgather, &source, &options, -1, [&](auto *name, auto **h) {
             return dp_allgather(group_, name, source.data, target.data, source.count, source.dtype,
                                 &options, h);
         });
@@ -196,7 +215,8 @@ class Group
         Memory target = memory_of(flat);
         std::vector<size_t> counts(size());
         size_t *came = counts.data(); /* its memory stays where it is when it moves */
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        Kind kind = root < 0 ? kAllgatherV : kGatherV;
+        auto operation = submit_next(kind, nullptr, &options, root, [&](auto *name, auto **h) {
             return root < 0 ? dp_allgatherv(group_, name, source.data, source.count, target.data,
                                             target.count, came, source.dtype, &options, h)
                             : dp_gatherv(group_, name, source.data, source.count, target.data,
@@ -218,7 +238,7 @@ class Group
         Memory target = memory_of(output), source{};
         dp_options_t options = options_for(target);
         if (rank_ == root) source = memory_of(at::cat(in_group_order(rows)));
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kScatter, &target, &options, root, [&](auto *name, auto **h) {
             return dp_scatter(group_, name, source.data, target.data, target.count, target.dtype,
                               to_group_.at(root), &options, h);
         });
@@ -241,7 +261,7 @@ class Group
             total += output.numel();
         at::Tensor flat = at::empty({total}, outputs.at(0).options());
         Memory target = memory_of(flat);
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kAlltoallV, nullptr, &options, -1, [&](auto *name, auto **h) {
             return dp_alltoallv(group_, name, source.data, sends.data(), target.data, target.count,
                                 came, source.dtype, &options, h);
         });
@@ -297,8 +317,8 @@ class Group
 
     Pending barrier()
     {
-        return submit(next_name(),
-                      [&](auto *name, auto **h) { return dp_barrier(group_, name, h); });
+        return submit_next(kBarrier, nullptr, nullptr, -1,
+                           [&](auto *name, auto **h) { return dp_barrier(group_, name, h); });
     }
 
     /* Counts the messages of a pair and a tag, on the sender's side and on the receiver's. */
@@ -318,13 +338,6 @@ class Group
   private:
     /* ---- How operations are submitted ---- */
 
-    /* The nth collective of a group has one name on every rank, so that libdp finds ranks that
-     * disagree about it. Names take turns, because libdp keeps them for ever. */
-    std::string next_name()
-    {
-        return "c10d." + std::to_string(collectives_++ % kTurns);
-    }
-
     /* A send and its receive have one name, which dp.Group makes likewise. */
     std::string pair_text(int from, int to, int tag) const
     {
@@ -341,6 +354,29 @@ class Group
     {
         auto operation = std::make_shared<Operation>(world_);
         submit_as(*operation, name, call);
+        return operation;
+    }
+
+    /* The next collective of the group, under the next name. memory: of which all ranks have as
+     * much; nullptr: they may differ. A magnitude that libdp keeps under a name scales fp16 on the
+     * wire, so a sum whose name is not known to be its own travels without. */
+    template <typename Call>
+    Pending submit_next(Kind kind, const Memory *memory, dp_options_t *options, int root, Call call)
+    {
+        auto operation = std::make_shared<Operation>(world_);
+        const dp_options_t given = options ? *options : dp_options_t DP_OPTIONS_INIT;
+        uint64_t prescale;
+        std::memcpy(&prescale, &given.prescale, sizeof(prescale));
+        uint64_t signature = 14695981039346656037u; /* FNV-1a, of words */
+        for (uint64_t word : {(uint64_t)kind, (uint64_t)(memory ? memory->dtype : 0),
+                              (uint64_t)(memory ? memory->count : 0), (uint64_t)given.reduce,
+                              prescale, (uint64_t)root})
+            signature = (signature ^ word) * 1099511628211u;
+        auto [number, is_known] =
+            turns_->next(signature, memory ? memory->tensor.nbytes() : 0, &operation->place);
+        operation->turns = turns_;
+        if (!is_known && options && world_->scales_wire()) options->wire = DP_WIRE_NONE;
+        submit_as(*operation, "c10d." + std::to_string(number), call);
         return operation;
     }
 
@@ -393,7 +429,7 @@ class Group
         Memory target = memory_of(rows);
         std::vector<size_t> counts(size());
         size_t *came = counts.data();
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kAlltoallV, nullptr, &options, -1, [&](auto *name, auto **h) {
             return dp_alltoallv(group_, name, source.data, sends.data(), target.data, target.count,
                                 came, source.dtype, &options, h);
         });
@@ -422,7 +458,7 @@ class Group
         options.user = room.get();
         std::vector<size_t> counts(size());
         size_t *came = counts.data();
-        auto operation = submit(next_name(), [&](auto *name, auto **h) {
+        auto operation = submit_next(kAllgatherV, nullptr, &options, -1, [&](auto *name, auto **h) {
             return dp_allgatherv(group_, name, source.data, source.count, nullptr, 0, came,
                                  source.dtype, &options, h);
         });
@@ -457,7 +493,7 @@ class Group
     const std::vector<int> to_group_;
     std::vector<int> from_group_; /* the other way */
     bool is_ordered_ = true;      /* they are the same */
-    std::atomic<uint64_t> collectives_{0};
+    const std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();
     std::mutex pairs_mutex_;
     std::unordered_map<std::string, uint64_t> pairs_; /* guarded by pairs_mutex_ */
 };

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "dp.h"
+#include "turns.h"
 
 namespace dp_torch
 {
@@ -126,6 +128,8 @@ class Operation
     std::string refusal; /* why it could not be submitted */
 
     dp_handle_t *handle = nullptr;
+    std::shared_ptr<Turns> turns; /* of a collective: they learn that it failed */
+    uint64_t place = 0;           /* in the order of the group's collectives */
     Tensors keeps;
     std::vector<size_t> counts; /* libdp writes what came from each rank */
     /* Called once with them, after success, by a thread that waits. */
@@ -158,6 +162,8 @@ class World
         : context_(reinterpret_cast<dp_context_t *>(context)), finalize_(std::move(finalize)),
           allocate_(std::move(allocate)), split_(std::move(split))
     {
+        const char *wire = dp_setting(context_, "WIRE");
+        scales_wire_ = wire != nullptr && std::strcmp(wire, "fp16") == 0;
     }
 
     ~World()
@@ -168,6 +174,12 @@ class World
     dp_context_t *context() const
     {
         return context_;
+    }
+
+    /* Whether sums travel as fp16, scaled by the magnitude of the last one of their name. */
+    bool scales_wire() const
+    {
+        return scales_wire_;
     }
 
     /* False once dp_finalize() may have freed its handles, and in a forked child. */
@@ -364,6 +376,7 @@ class World
     Finalize finalize_;
     Allocate allocate_;
     Split split_;
+    bool scales_wire_;
     const pid_t pid_ = getpid();
     std::atomic<bool> is_open_{true};
     std::atomic<dp_status_t> failure_{DP_OK};
@@ -383,6 +396,8 @@ inline Operation::~Operation()
     if (is_over_ || !has_begun || handle == nullptr || !world_->is_open()) return;
     auto heir = std::make_shared<Operation>(world_);
     heir->handle = handle;
+    heir->turns = std::move(turns);
+    heir->place = place;
     heir->keeps = std::move(keeps);
     heir->counts = std::move(counts);
     heir->finish = std::move(finish);
@@ -429,6 +444,7 @@ inline bool Operation::wait(double seconds)
         if (status == DP_ERR_TIMEOUT) return false;
         if (status != DP_OK) {
             world_->note(status);
+            if (turns && status == DP_ERR_MISMATCH) turns->forget(place);
             error_ = *result.text ? result.text : dp_error_text(world_->context());
             if (error_.empty()) error_ = dp_status_string(status);
         } else if (finish) {
