@@ -270,9 +270,13 @@ def write_report(options, found, rows, absent, records, failures, peers, about=N
     why = report.write(made, options.out, options.preview)
     if why:
         print(f"dpcompare: {why}", file=sys.stderr)
-    failed = [(name, n, why) for (name, n) in judged.gates if (why := judged.why_not(name, n))]
+    failed = [(name, n, why) for (name, n) in judged.gates if (why := judged.failed(name, n))]
+    unjudged = [(name, n, why) for (name, n) in judged.gates
+                if not judged.failed(name, n) and (why := judged.why_not(name, n))]
     for name, n, why in failed:
         print(f"gate failed: {name}, {n} ranks: {why}")
+    for name, n, why in unjudged:
+        print(f"no verdict: {name}, {n} ranks: {why}")
     print(f"report: {os.path.join(options.out, 'report.html')}")
     return 1 if failed else 0
 
@@ -304,6 +308,10 @@ def main(words=None):
     for row in rows:
         if row.name in absent:
             print(f"not run: {row.name}: {absent[row.name]}")
+            continue
+        for study in found:
+            if study.curves and (why := study.too_few(row)):
+                print(f"no verdict, so no speed: {row.name}: {why}")
     try:
         if options.report:
             records = [there for one in runs if (there := lab.done(one))]

@@ -17,6 +17,7 @@ CLOSE_LOSS, CLOSE_NORM = 1e-5, 1e-4
 CURVE_LOSS = 0.02  # of dps' loss
 CURVE_SPREADS = 2.0  # times the spread of dps' seeds
 FILES = ("weights.bin", "adam_m.bin", "adam_v.bin")
+FINAL_LOSS = "final loss"  # of the curve class
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Gate:
     name: str
     passed: object  # True, False, or None: there was nothing to compare with
     text: str
+    needed: bool = False  # without a verdict the row has no speed
 
 
 def _same(name, ours, theirs, other):
@@ -93,17 +95,17 @@ def _close(record, other, name):
 
 def _curve(results, study, row, ranks, link):
     """Where the losses end, over all seeds, beside dps' with the same seeds."""
-    if results.studies[study].untimed(row) >= results.studies[study].steps:
-        return Gate("final loss", None, "no step of so short a run is what the row stands for")
+    if why := results.studies[study].too_few(row):
+        return Gate(FINAL_LOSS, None, why, needed=True)
     mine = results.each(study, row.name, ranks, link, results.final_loss)
     its = results.each(study, all_rows.REFERENCE, ranks, link, results.final_loss)
     pairs = [(mine[seed], its[seed]) for seed in sorted(mine) if seed in its]
     if not pairs:
-        return Gate("final loss", None, "no run of dps to compare with")
+        return Gate(FINAL_LOSS, None, "no run of dps to compare with")
     off = stats.mean([a - b for a, b in pairs])
     level = stats.mean([b for _, b in pairs])
     spread = stats.spread([b for _, b in pairs])
-    gate = _ends_near("final loss", off, level, spread)
+    gate = _ends_near(FINAL_LOSS, off, level, spread)
     return Gate(gate.name, gate.passed, gate.text + _rarely_updated(gate, row))
 
 
@@ -157,7 +159,12 @@ def _best(results, row, ranks):
     mine = tuned(results, row.name, ranks)
     its = tuned(results, all_rows.REFERENCE, ranks)
     if mine is None or its is None:
-        return Gate("best of the grid", None, "no run to compare with")
+        return Gate("best of the grid", None, "no run to compare with", needed=True)
+    rates = {study.lr for study in results.studies.values() if study.grid}
+    run = {study.lr for study in results.studies.values() if study.grid and all(
+        results.seeds(study.name, name, ranks) for name in (row.name, all_rows.REFERENCE))}
+    if run != rates:
+        return Gate("best of the grid", None, f"{len(run)} of {len(rates)} rates were run", needed=True)
     ours, theirs = mine.losses[mine.best], its.losses[its.best]
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
     if not pairs:
@@ -204,7 +211,7 @@ def of_row(results, study, row, ranks, link="none"):
             if before is None or before.passed is not False:
                 found[gate.name] = gate
     if judged == all_rows.CURVE and found and results.studies[study].curves:
-        found["final loss"] = _curve(results, study, row, ranks, link)
+        found[FINAL_LOSS] = _curve(results, study, row, ranks, link)
     return list(found.values())
 
 
@@ -212,9 +219,15 @@ def failures(gates):
     return [gate for gate in gates if gate.passed is False]
 
 
+def unjudged(gates):
+    """Those that are needed and have no verdict."""
+    return [gate for gate in gates if gate.needed and gate.passed is None]
+
+
 class Judged:
     """Whether a row's speed counts: with so many ranks, its gates of all studies on one node must
-    hold. Over links the same gates are asked, and take the speed over that link."""
+    hold, and those that are needed must have been asked. Over links the same gates are asked, and
+    take the speed over that link."""
 
     def __init__(self, results, rows):
         self.gates = {}  # {(row, ranks): {study, or "study over link": [Gate]}}
@@ -228,19 +241,31 @@ class Judged:
             if all_rows.ALL[name].judged == all_rows.TUNED and any(
                     study.grid and ranks in study.ranks for study in results.studies.values()):
                 found["large"] = [_best(results, all_rows.ALL[name], ranks)]
+            if all_rows.ALL[name].judged == all_rows.CURVE and not any(
+                    gate.name == FINAL_LOSS for gates in found.values() for gate in gates):
+                found["curve"] = [Gate(FINAL_LOSS, None, "no run whose loss could be compared",
+                                       needed=True)]
 
-    def why_not(self, row, ranks, link="none"):
-        """The first gate that failed, as text; "" where all hold."""
+    def _first(self, row, ranks, link, which):
+        """The first of the gates that which() chooses, as text; "" without one."""
         for title, gates in self.gates.get((row, ranks), {}).items():
             if " over " in title and not title.endswith(f" over {link}"):
                 continue
-            for gate in failures(gates):
+            for gate in which(gates):
                 return f"{gate.name} (study {title}): {gate.text}"
         return ""
 
+    def failed(self, row, ranks, link="none"):
+        """The first gate that failed, as text; "" where none did."""
+        return self._first(row, ranks, link, failures)
+
+    def why_not(self, row, ranks, link="none"):
+        """Why a row has no speed: the first gate that failed, or that is needed and has no verdict;
+        "" where all hold."""
+        return self.failed(row, ranks, link) or self._first(row, ranks, link, unjudged)
+
     def held(self, row):
-        """(ranks, study) of every study in which all gates of the row held, and some gate was
-        asked."""
+        """(ranks, study) of every study in which all gates of the row held, and some gate was asked."""
         return [(ranks, title) for (name, ranks), found in self.gates.items() if name == row
                 for title, gates in found.items()
-                if not failures(gates) and any(gate.passed for gate in gates)]
+                if not failures(gates) and not unjudged(gates) and any(gate.passed for gate in gates)]

@@ -102,7 +102,7 @@ class Report(Tables):
             "<h2 id=results>Results</h2>", self._setup(), self.first_table(),
             "<p class=quiet>Gates: " + "; ".join(f"<b>{name}</b>: {text}" for name, text in
                                                  texts.CLASSES.items())
-            + ". A row that fails one has no speed. ms: median, 5th to 95th percentile. GFLOP/s: of "
+            + ". A row that fails one, or has no verdict, has no speed. ms: median, 5th to 95th percentile. GFLOP/s: of "
             "the model, 6 per weight and token and 12 per layer, channel and position. MiB: growth "
             "of the PSS since before the model was made. MB sent: by the formula, were every rank a "
             "node of its own; on one node nothing is sent.</p>", show("speed"),
@@ -146,14 +146,15 @@ class Report(Tables):
                 return view.results.over_seeds(view.speed.name, row.name, n, "none", figure)
             found[row.name] = {"why_not_run": "" if records else self.absent.get(row.name, "no run")}
             if records:
-                failed = view.judged.why_not(row.name, n)
+                failed = view.judged.failed(row.name, n)
+                unjudged = "" if failed else view.judged.why_not(row.name, n)
                 found[row.name].update(
-                    ranks=n, failed_gate=failed, final_loss=over(view.results.final_loss),
+                    ranks=n, failed_gate=failed, no_verdict=unjudged, final_loss=over(view.results.final_loss),
                     memory_mib=over(view.results.pss_mib),
                     planned_mib=over(view.results.planned_mib),
                     planned_sent_bytes=over(view.results.planned_sent),
                     utilisation=over(view.results.utilisation), skips=over(view.results.skips))
-                if not failed:
+                if not failed and not unjudged:
                     ratio = view.ratio(row)
                     found[row.name].update(
                         tokens_per_s=over(view.results.tokens_per_s),

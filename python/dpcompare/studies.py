@@ -71,6 +71,19 @@ class Study:
         stages = self.sparse_stages() if row.compresses == "topk" else 0
         return max(self.left_out, self.dense_steps() + stages)
 
+    def too_few(self, row):
+        """Why the study says nothing of where a row that compresses gradients ends: it has hardly
+        begun to; "" where it does. It has to compress for half of the run, and until what it keeps
+        back has travelled once."""
+        if not row.compresses:
+            return ""
+        begun, needed = self.untimed(row), max(row.waits, (self.steps + 1) // 2)
+        if self.steps - begun >= needed:
+            return ""
+        why = "as an element waits so many in the mean" if needed == row.waits else "half of the run"
+        return (f"{max(0, self.steps - begun)} of {self.steps} steps compress as the row says; a "
+                f"verdict needs {needed}, {why}")
+
     def flags(self, row):
         """Of gpt2, for a row of this study: what follows from both."""
         rate = self.lr if self.grid else self.lr * row.rate

@@ -69,14 +69,17 @@ class Tables:
         view = self.view
         n = 1 if row.single else view.ranks
         held = view.judged.held(row.name)
+        ranks = min(view.speed.ranks) if row.single else n
         why = (self.absent.get(row.name) or view.results.why_failed(view.speed.name, row.name, n)
-               or all_rows.fits(row, n) or studies.why_not(view.speed, row, n, "none") or "no run")
-        failed = view.judged.why_not(row.name, n)
-        if failed:
+               or all_rows.fits(row, n) or studies.why_not(view.speed, row, ranks, "none") or "no run")
+        if failed := view.judged.failed(row.name, n):
             return [name, "<span class=failed>failed</span><br>" + quiet(
                 f"{escape(failed)}; not timed: {escape(why)}"), "no speed"] + [""] * 9, "failed"
         if not held:
             return [name, f"not run: {escape(why)}"] + [""] * 10, "absent"
+        if unjudged := view.judged.why_not(row.name, n):
+            return [name, "no verdict<br>" + quiet(
+                f"{escape(unjudged)}; not timed: {escape(why)}"), "no speed"] + [""] * 9, "unjudged"
         where = ", ".join(sorted({f"{ranks} ranks (study {study})" for ranks, study in held}))
         return [name, f"<span class=ok>{row.judged}</span><br>" + quiet(
             f"holds with {where}; not timed: {escape(why)}")] + [""] * 10, "absent"
@@ -88,7 +91,7 @@ class Tables:
         name = f"<b>{row.name}</b><br>" + quiet(escape(row.title))
         if not results.seeds(view.speed.name, row.name, n):
             return self._untimed_line(row, name)
-        failed = view.judged.why_not(row.name, n)
+        failed, unjudged = view.judged.failed(row.name, n), view.judged.why_not(row.name, n)
         measured, planned = self._over(row, results.pss_mib), self._over(row, results.planned_mib)
         final = None
         if row.judged != all_rows.TUNED:
@@ -101,6 +104,9 @@ class Tables:
         if failed:
             return [name, "<span class=failed>failed</span><br>" + quiet(escape(failed)),
                     "no speed", "", "", "", "", "", *memory], "failed"
+        if unjudged:
+            return [name, "no verdict<br>" + quiet(escape(unjudged)),
+                    "no speed", "", "", "", "", "", *memory], "unjudged"
         ratio, used = view.ratio(row), self._over(row, results.utilisation)
         times = [self._over(row, lambda record, part=part: stats.percentile(
             results.timed(record, "ms"), part)) for part in (0.05, 0.5, 0.95)]
@@ -154,7 +160,8 @@ class Tables:
                 text = f"holds with {', '.join(map(str, held))} ranks, not timed" if held else "not run"
                 plain = [text] + [""] * 6
             else:
-                plain = ["fails" if kind == "failed" else "holds", *(
+                verdict = {"failed": "fails", "unjudged": "no verdict"}.get(kind, "holds")
+                plain = [verdict, *(
                     str(cells[at][0] if isinstance(cells[at], tuple) else cells[at]).split("<br>")[0]
                     for at in (2, 3, 4, 5, 8, 10))]
             lines.append("| " + " | ".join([name, *plain]) + " |")
@@ -168,7 +175,7 @@ class Tables:
         for (name, n), asked_in in sorted(self.view.judged.gates.items(),
                                          key=lambda item: (order.index(item[0][0]), item[0][1])):
             for study, found in asked_in.items():
-                asked = [gate for gate in found if gate.passed is not None]
+                asked = [gate for gate in found if gate.passed is not None or gate.needed]
                 if asked:
                     yield name, n, study, asked
 
@@ -178,13 +185,16 @@ class Tables:
         for name, n, study, asked in self._judged():
             if study not in columns:
                 columns.append(study)
-            held, failed = cells.setdefault(name, {}).setdefault(study, ([], []))
-            (failed if gates.failures(asked) else held).append(str(n))
+            held, failed, unjudged = cells.setdefault(name, {}).setdefault(study, ([], [], []))
+            (failed if gates.failures(asked) else unjudged if gates.unjudged(asked)
+             else held).append(str(n))
 
         def cell(name, study):
-            held, failed = cells[name].get(study, ([], []))
+            held, failed, unjudged = cells[name].get(study, ([], [], []))
             if failed:
                 return f"fails with {', '.join(failed)}", "failed"
+            if unjudged:
+                return f"no verdict with {', '.join(unjudged)}"
             return (f"{', '.join(held)} rank{'s' if held != ['1'] else ''}", "ok") if held else ""
         return table(["row", "class", *columns], [
             ([name, all_rows.ALL[name].judged, *(cell(name, study) for study in columns)], "")
@@ -193,12 +203,14 @@ class Tables:
     def gate_notes(self, only_failed):
         lines = []
         for name, n, study, asked in self._judged():
-            failed = gates.failures(asked)
+            failed = gates.failures(asked) or gates.unjudged(asked)
             if only_failed and not failed:
                 continue
             text = "; ".join(f"{gate.name}: {gate.text}" for gate in (failed or [
                 gate for gate in asked if gate.name not in SHARED]))
-            verdict = ("failed", "failed") if failed else ("hold", "ok")
+            verdict = ("hold", "ok")
+            if failed:
+                verdict = ("failed", "failed") if gates.failures(asked) else "no verdict"
             lines.append(([name, str(n), study, verdict,
                            f"{sum(1 for gate in asked if gate.passed)}/{len(asked)}",
                            escape(text)], ""))
@@ -249,9 +261,9 @@ class Tables:
                                number(ms), "-" if ratio is None else f"{ratio[0]:.2f}",
                                number(sum(waits.values())) if waits else "-",
                                f"{largest[0]} {number(largest[1])}" if largest else "-"], ""))
-            lines += [([link, row.name, "<span class=failed>no speed</span>", "", "",
-                        quiet(escape(why))], "failed")
-                      for row, why in self.view.failed_over_link(link)]
+            lines += [([link, row.name, "no speed", "", "", quiet(escape(why))],
+                       "failed" if self.view.judged.failed(row.name, 2, link) else "unjudged")
+                      for row, why in self.view.without_speed_over(link)]
         return table(["link", "row", "ms a step", "over dps there", "ms waiting", "most of it"],
                      lines, (2, 3, 4)) if lines else ""
 

@@ -27,7 +27,8 @@ CONFOUNDERS = [
      "within a turn. Medians are over the turns, each with a seed of its own."),
     ("Another number of threads", "Each rank, ours and the peers', has as many threads; the products' "
      "library is named in the table of machines."),
-    ("Speed without a result", "A row that fails a gate has no speed here."),
+    ("Speed without a result", "A row that fails a gate, or was not long enough for "
+     "its verdict, has no speed here."),
     ("16 bits on the wire beside 32", "All rows send 32-bit gradients, but those whose point is not "
      "to."),
     ("Utilisation as if it were work", "A rank that polls is busy. Utilisation stands beside "

@@ -76,7 +76,7 @@ class View:
                 found.append((ours, theirs, ratio))
         return found
 
-    def failed_over_link(self, link):
+    def without_speed_over(self, link):
         """[(row, the gate that takes its speed)] of the rows that were run over a link."""
         return [(row, why) for row in self.rows
                 if self.results.seeds(self.speed.name, row.name, 2, link)
@@ -439,11 +439,18 @@ class View:
 
     def _gates_finding(self):
         run = sorted({name for name, _ in self.judged.gates}, key=list(all_rows.ALL).index)
-        failed = [name for name in run if any(self.judged.why_not(row, n)
-                                              for row, n in self.judged.gates if row == name)]
-        text = f"Of {len(run)} rows that were run, {len(run) - len(failed)} hold all their gates"
-        return text + (f"; {', '.join(failed)} do{'es' if len(failed) == 1 else ''} not" if failed
-                       else "")
+        def named(judge):
+            return [name for name in run if any(judge(row, n) for row, n in self.judged.gates
+                                                if row == name)]
+        failed = named(self.judged.failed)
+        unjudged = [name for name in named(self.judged.why_not) if name not in failed]
+        text = (f"Of {len(run)} rows that were run, {len(run) - len(failed) - len(unjudged)} hold all "
+                "their gates")
+        if failed:
+            text += f"; {', '.join(failed)} do{'es' if len(failed) == 1 else ''} not"
+        if unjudged:
+            text += f"; of {', '.join(unjudged)} there is no verdict"
+        return text
 
     def _exact_finding(self):
         exact = [row.name for row in self.rows if row.judged == all_rows.EXACT

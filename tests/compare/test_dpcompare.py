@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 from dpcompare import bench, cli, gates, model, report, results, rows, stats, studies, views  # noqa: E402
 from measuring.process import Failed  # noqa: E402
 
-STEPS = 40
+STEPS = 160
 FILES = {name: "a" for name in gates.FILES}
 
 
@@ -138,6 +138,50 @@ class GatesTest(unittest.TestCase):
         self.assertIn("topk sends an element once in 100 steps in the mean", text("topk", 1.0))
         self.assertNotIn("once", text("topk", 0.0))
         self.assertNotIn("once", text("powersgd", 1.0))
+
+    def test_a_row_that_has_hardly_begun_to_compress_gets_no_verdict(self):
+        # 160 steps, of which topk compresses 116; it gets a verdict by 100 of them, PowerSGD by half.
+        def verdict(row, steps, off=0.0):
+            found = results.Results([study(steps=steps, warmup=steps // 10)],
+                                    [record("dps"), record(row, off=off)])
+            judged = gates.Judged(found, rows.OURS)
+            return (gate(judged.gates[(row, 2)]["run"], "final loss").passed,
+                    judged.why_not(row, 2), judged.failed(row, 2))
+        self.assertEqual(verdict("topk", 160), (True, "", ""))
+        self.assertFalse(verdict("topk", 160, 1.0)[0])
+        for row, steps, text in (("topk", 40, "12 of 40 steps compress as the row says; a verdict "
+                                  "needs 100, as an element waits so many in the mean"),
+                                 ("topk", 8, "0 of 8 steps"),
+                                 ("powersgd", 40, "16 of 40 steps .* needs 20, half of the run")):
+            for off in (0.0, 1.0):  # neither holds nor fails
+                passed, why, failed = verdict(row, steps, off)
+                self.assertIsNone(passed)
+                self.assertRegex(why, text)
+                self.assertEqual(failed, "")
+        self.assertTrue(verdict("powersgd", 60)[0])
+        self.assertTrue(verdict("dps-fp16-wire", 8)[0])  # it does so from the first step
+
+    def test_a_row_whose_loss_was_not_compared_has_no_speed(self):
+        timed, curve = study("speed", curves=False), study("curve", timed=False)
+        found = results.Results([timed, curve], [record("dps", name="speed"),
+                                                 record("powersgd", name="speed")])
+        judged = gates.Judged(found, rows.OURS)
+        self.assertIn("no run whose loss could be compared", judged.why_not("powersgd", 2))
+        self.assertEqual(judged.why_not("dps", 2), "")
+
+    def test_a_grid_without_the_reference_gives_no_verdict(self):
+        short = study("bytes", timed=False, curves=False)
+        found = results.Results([short, study(), study("large-0.01", grid=True)], [
+            record("lamb", name="bytes"), record("lamb", name="large-0.01")])
+        self.assertIn("no run to compare with", gates.Judged(found, rows.OURS).why_not("lamb", 2))
+
+    def test_a_grid_that_was_not_run_whole_gives_no_verdict(self):
+        grid = [study(f"large-{rate:g}", lr=rate, grid=True, timed=False, curves=False)
+                for rate in (0.01, 0.03)]
+        found = results.Results([study(), *grid], [
+            record("dps"), record("lamb"), record("dps", name="large-0.01"),
+            record("lamb", name="large-0.01"), record("dps", name="large-0.03")])
+        self.assertIn("1 of 2 rates were run", gates.Judged(found, rows.OURS).why_not("lamb", 2))
 
     def test_an_optimizer_is_compared_with_its_best_rate(self):
         grid = [study(f"large-{rate:g}", lr=rate, grid=True, timed=False, curves=False)
@@ -437,6 +481,37 @@ class PageTest(unittest.TestCase):
         line, kind = self.report.row_line(rows.ALL["lamb"])
         self.assertEqual(kind, "absent")
         self.assertIn("this gpt2 has no --optimizer", line[1])
+
+    def test_a_row_without_a_verdict_is_neither_failed_nor_fast(self):
+        short = study(steps=40, warmup=4)
+        found = results.Results([short], [record("dps"), record("topk"), record("topk", 2, 2)])
+        view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
+        view.ranks = 2
+        page = report.Report(view, {"processor": "P"}, {}, "dpcompare", [])
+        line, kind = page.row_line(rows.ALL["topk"])
+        self.assertEqual((kind, line[2]), ("unjudged", "no speed"))
+        self.assertIn("12 of 40 steps", line[1])
+        self.assertIn("| topk | no verdict | no speed |", page.markdown())
+        self.assertIn("no verdict with 2", page.gates_table())
+        self.assertIn("of topk there is no verdict", " ".join(view.findings()))
+        data = page.as_json()["rows"]["topk"]
+        self.assertIn("12 of 40 steps", data["no_verdict"])
+        self.assertEqual(data["failed_gate"], "")
+        self.assertNotIn("tokens_per_s", data)
+
+    def test_a_row_without_time_for_its_verdict_does_not_hold(self):
+        short = study("bytes", timed=False, curves=False)
+        found = results.Results([short, study()], [
+            record("dps"), record("topk", name="bytes"), record("dps", name="bytes")])
+        view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
+        view.ranks = 2
+        page = report.Report(view, {"processor": "P"}, {"topk": "left out: the time"}, "d", [])
+        line, kind = page.row_line(rows.ALL["topk"])
+        self.assertEqual((kind, line[2]), ("unjudged", "no speed"))
+        self.assertIn("no run whose loss could be compared", line[1])
+        self.assertIn("left out: the time", line[1])
+        self.assertIn("Of 2 rows that were run, 1 hold", " ".join(view.findings()))
+        self.assertIn("not run: no run", page.row_line(rows.ALL["single"])[0][1])
 
     def test_ours_stand_beside_what_they_stand_for(self):
         self.assertIn("2.00", self.report.beside_table())
