@@ -5,9 +5,8 @@ import argparse
 import os
 import shlex
 import sys
-import time
 
-from dpcompare import bench, plan, report, results, studies
+from dpcompare import bench, clock, plan, report, results, studies
 from dpcompare import gates as judging
 from dpcompare import rows as all_rows
 from dpcompare import views
@@ -17,8 +16,7 @@ from measuring.process import Failed, adopt_orphans, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LIMIT_MIN = 60  # of the whole
-QUICK_MIN = 4.5  # of the five minutes of --quick, what runs may take
-RUN_LIMIT_S = 900
+QUICK_MIN = 4.5  # of the five minutes of --quick; the rest is the report's
 ABOUT = """Trains one GPT-2 by every strategy that gpt2 has, and by PyTorch, Horovod and DeepSpeed where they
 are installed, over the same weights and samples; checks that their results are equal before it
 speaks of speed; and writes one HTML page with tables and pictures, CSV, JSON and SVG files."""
@@ -65,8 +63,9 @@ def parse(words):
     parser.add_argument("--curve-steps", type=_positive, default=200, help="steps of the curves, "
                         "without --quick [200]")
     parser.add_argument("--threads", type=_positive, default=1, help="of each rank [1]")
-    parser.add_argument("--limit", type=_positive, help="minutes after which no run begins "
-                        f"[{LIMIT_MIN}; with --quick {QUICK_MIN:g}]; the same command goes on from there")
+    parser.add_argument("--limit", type=_positive, help="minutes until the last run ends "
+                        f"[{LIMIT_MIN}; with --quick {QUICK_MIN:g}]; what matters least is left out, "
+                        "and the same command goes on with it")
     parser.add_argument("--torch-python", action="append", default=[], metavar="PATH",
                         help="an interpreter that has PyTorch; repeatable")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder with gpt2 and "
@@ -126,8 +125,9 @@ def choose_rows(options, help_text, peers_wanted):
     elif options.peers == "auto":
         theirs = list(all_rows.PEERS)
     if options.quick and options.peers == "auto":
-        absent["torch-ddp-fp16"] = ("its products in fp16 on a processor take too long for --quick; "
-                                    "--peers names it")
+        absent.update({row.name: f"{why}, which takes too long for --quick; --peers names it"
+                       for row in theirs
+                       if (why := all_rows.emulated_here(row, machine.has_bf16()))})
     peers = peers_wanted(options, [row.mode for row in theirs])
     absent.update({row.name: why for row in theirs if (why := peers.lacking(row.mode))})
     return [*ours, *theirs], absent, peers
@@ -174,65 +174,67 @@ def _duration(seconds):
 
 
 class Progress:
-    """Which run of how many, how long it took, and how long the rest should take."""
+    """Says which run of how many was made, and how long the rest should take."""
 
-    def __init__(self, runs):
-        self.left, self.done, self.count = list(runs), 0, len(runs)
-        self.begin = time.monotonic()
-        self.took = {}  # {(study, row, ranks, link): seconds of the last one}
+    def __init__(self, runs, clock):
+        self.left, self.done, self.count, self.clock = list(runs), 0, len(runs), clock
 
-    def _key(self, one):
-        return one.study.name, one.row.name, one.ranks, one.link
-
-    def expected(self, one):
-        """Seconds: as long as the same took, or as its study's runs did, or as its study says."""
-        if self._key(one) in self.took:
-            return self.took[self._key(one)]
-        alike = [seconds for (study, row, _, link), seconds in self.took.items()
-                 if (study, link) == (one.study.name, one.link)
-                 and bool(all_rows.ALL[row].mode) == bool(one.row.mode)]
-        return sum(alike) / len(alike) if alike else one.study.estimate(one.row)
-
-    def left_s(self):
-        return sum(self.expected(one) for one in self.left)
-
-    def note(self, one, seconds, text):
-        if seconds is not None:
-            self.took[self._key(one)] = seconds
+    def note(self, one, text):
         self.left.remove(one)
         self.done += 1
-        elapsed = time.monotonic() - self.begin
-        print(f"[{self.done:3d}/{self.count}] {_duration(elapsed)}, about {_duration(self.left_s())} "
-              f"left  {one.name}: {text}", flush=True)
+        print(f"[{self.done:3d}/{self.count}] {_duration(self.clock.elapsed_s())}, about "
+              f"{_duration(self.clock.total_s(self.left))} left  {one.name}: {text}", flush=True)
 
 
-def make_runs(options, runs, lab):
-    """All records, made now or before; and what failed."""
-    limit = 60 * options.limit
-    progress, records, failures, dead = Progress(runs), [], [], {}
-    print(f"{len(runs)} runs, about {_duration(progress.left_s())} without those that are there",
-          flush=True)
-    for one in runs:
-        there = lab.done(one)
-        if there is not None:
-            records.append(there)
-            progress.note(one, there["seconds"], "made before")
-            continue
+def make_runs(runs, lab, clock):
+    """All records, made now or before; [(name, why)] of those that failed; and {run: why} of those
+    for which there was no time."""
+    records, failures, left_out, dead = [], [], {}, {}
+    there = {one: record for one in runs if (record := lab.done(one))}
+    for one, record in there.items():
+        clock.note(one, record["seconds"])
+    progress = Progress([*there, *(one for one in runs if one not in there)], clock)
+    for one, record in there.items():
+        records.append(record)
+        progress.note(one, "made before")
+    print(f"{len(progress.left)} runs, about {_duration(clock.total_s(progress.left))}", flush=True)
+    for one in list(progress.left):
         if one.link in dead:
-            progress.note(one, None, f"not run: {dead[one.link]}")
+            progress.note(one, f"not run: {dead[one.link]}")
             continue
-        if time.monotonic() - progress.begin + progress.expected(one) > limit:
-            failures.append((one.name, "the time was over (--limit)"))
-            progress.note(one, None, "not run: the time was over")
+        if not clock.fits(one, progress.left):
+            left_out[one] = f"it should take {clock.expected_s(one):.0f} s"
+            progress.note(one, f"left out for want of time: {left_out[one]}")
             continue
-        record = lab.make(one, RUN_LIMIT_S)
+        limit_s = clock.run_limit_s()
+        record = lab.make(one, limit_s)
+        clock.note(one, record["seconds"])
+        # Of ours, a run that takes a share meant for many has hung, which is a failure.
+        if not record["ok"] and record["seconds"] >= limit_s and (
+                one.row.mode or limit_s < clock.share_s()):
+            left_out[one] = f"it was ended after {record['seconds']:.0f} s"
+            progress.note(one, f"left out for want of time: {left_out[one]}")
+            continue
         records.append(record)
         if not record["ok"]:
             failures.append((one.name, record["why"]))
             if lab.link_is_dead(one.link):
                 dead[one.link] = record["why"]
-        progress.note(one, record["seconds"], _summary(record))
-    return records, failures
+        progress.note(one, _summary(record))
+    return records, failures, left_out
+
+
+def without_time(options, left_out, records):
+    """{row: why} of the rows for which there was no time in the study that is timed."""
+    made = {record["key"]["row"] for record in records if record["key"]["study"] in {
+        one.study.name for one in left_out if one.study.timed}}
+    whose = "--quick" if options.quick else "--limit"
+    found = {}
+    for one, why in left_out.items():
+        if one.study.timed and one.row.name not in made:
+            found.setdefault(one.row.name, f"left out: the time of {whose}, {options.limit:g} minutes, "
+                             f"was over; {why}")
+    return found
 
 
 def _summary(record):
@@ -254,7 +256,9 @@ def lines_of(records):
     return found
 
 
-def write_report(options, found, rows, absent, records, failures, peers, about=None):
+def write_report(options, found, rows, absent, made, peers, about=None):
+    """made: as make_runs() returns it."""
+    records, failures, left_out = made
     outcome = results.Results(found, records)
     if not outcome.found:
         raise Failed("no run succeeded; the first said: "
@@ -266,8 +270,10 @@ def write_report(options, found, rows, absent, records, failures, peers, about=N
                   peers.versions([row.mode for row in rows if row.mode]).items()})
     about.update({f"study {study.name}": f"{study.preset}, {study.batch} sequences of {study.seq} "
                   f"tokens, {study.steps} steps, lr {study.lr:g}" for study in found})
-    made = report.Report(view, about, absent, "dpcompare " + _words(), failures)
-    why = report.write(made, options.out, options.preview)
+    absent = {**without_time(options, left_out, records), **absent}
+    page = report.Report(view, about, absent, "dpcompare " + _words(), failures,
+                         [(one.name, why) for one, why in left_out.items()])
+    why = report.write(page, options.out, options.preview)
     if why:
         print(f"dpcompare: {why}", file=sys.stderr)
     failed = [(name, n, why) for (name, n) in judged.gates if (why := judged.failed(name, n))]
@@ -277,6 +283,8 @@ def write_report(options, found, rows, absent, records, failures, peers, about=N
         print(f"gate failed: {name}, {n} ranks: {why}")
     for name, n, why in unjudged:
         print(f"no verdict: {name}, {n} ranks: {why}")
+    if left_out:
+        print(f"left out for want of time: {len(left_out)} runs; the same command goes on with them")
     print(f"report: {os.path.join(options.out, 'report.html')}")
     return 1 if failed else 0
 
@@ -289,6 +297,7 @@ def _words():
 
 def main(words=None):
     options = parse(words)
+    timer = clock.Clock(60 * options.limit)
     adopt_orphans()
     help_text = check_programs(options)
     check_links(options)
@@ -314,10 +323,9 @@ def main(words=None):
                 print(f"no verdict, so no speed: {row.name}: {why}")
     try:
         if options.report:
-            records = [there for one in runs if (there := lab.done(one))]
-            failures = []
+            made = [there for one in runs if (there := lab.done(one))], [], {}
         else:
-            records, failures = make_runs(options, runs, lab)
+            made = make_runs(runs, lab, timer)
     finally:
         lab.close()
-    return write_report(options, found, rows, absent, records, failures, peers, about)
+    return write_report(options, found, rows, absent, made, peers, about)

@@ -24,10 +24,12 @@ def _list(items):
 
 
 class Report(Tables):
-    def __init__(self, view, about, absent, command, failures):
-        """about: {name: what the machine has}; absent: {row: why it was not run}."""
+    def __init__(self, view, about, absent, command, failures, left_out=()):
+        """about: {name: what the machine has}; absent: {row: why it was not run}; failures and
+        left_out, for want of time: [(run, why)]."""
         super().__init__(view, absent)
-        self.about, self.command, self.failures = about, command, failures
+        self.about, self.command = about, command
+        self.failures, self.left_out = failures, left_out
 
     def surprises(self):
         found = self.view.surprises()
@@ -129,9 +131,11 @@ class Report(Tables):
             "<h2 id=reproduce>Machine, versions, rows</h2>",
             table(["", ""], [([escape(name), escape(value)], "") for name, value in
                              self.about.items()]), self._rows_table()]
-        if self.failures:
-            parts += ["<h2>Runs that failed</h2>", _list(
-                f"{escape(name)}: {escape(why)}" for name, why in self.failures)]
+        for title, runs in (("Runs that failed", self.failures),
+                            ("Runs that were left out, as the time was over", self.left_out)):
+            if runs:
+                parts += [f"<h2>{title}</h2>", _list(
+                    f"{escape(name)}: {escape(why)}" for name, why in runs)]
         return "\n".join(parts) + "</body></html>\n"
 
     def as_json(self):
@@ -177,7 +181,7 @@ class Report(Tables):
                                                             ratio[0], "waits_ms": waits}
                                                  for row, ms, ratio, waits in view.over_link(link)})
                           for link, line in view.lines.items()},
-                "failures": self.failures,
+                "failures": self.failures, "left_out": self.left_out,
                 "surprises": [dict(zip(("row", "what", "measured", "predicted", "remark"), one))
                               for one in view.surprises()]}
 

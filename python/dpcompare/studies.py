@@ -184,15 +184,17 @@ def make(options):
 
 
 def runs(studies, rows):
-    """All runs in their order: turn by turn, so that what is compared is measured within minutes.
-    Odd turns go backwards, which evens a steady drift out. Runs that cannot be are left out."""
-    found = []
+    """All runs in their order: turn by turn, so that what is compared is measured within minutes,
+    and a first turn of all studies before a second one. Even turns go backwards, which evens a
+    steady drift out. Runs that cannot be are left out."""
     names = {row.name for row in rows}
-    for study in studies:
-        if study.only and not names & set(study.only) - {"single", all_rows.REFERENCE}:
-            continue  # of its rows only those are left that others are compared with
-        for seed in range(1, study.seeds + 1):
-            for link in study.links:
+    # Of others only those rows are left that somebody is compared with.
+    asked = [study for study in studies
+             if not study.only or names & set(study.only) - {"single", all_rows.REFERENCE}]
+    found = []
+    for seed in range(1, max((study.seeds for study in asked), default=0) + 1):
+        for study in asked:
+            for link in study.links if seed <= study.seeds else ():
                 turn = [Run(study, row, 1 if row.single else ranks, seed, link)
                         for ranks in study.ranks for row in rows
                         if not why_not(study, row, ranks, link)]

@@ -114,7 +114,8 @@ class Tables:
         return [name, f"<span class=ok>{row.judged}</span>",
                 number(self._over(row, results.tokens_per_s), 0),
                 "-" if ratio is None else f"{ratio[0]:.2f}<br>" + quiet(
-                    f"{ratio[1]:.2f} to {ratio[2]:.2f}"),
+                    "one turn" if len(results.seeds(view.speed.name, row.name, n)) == 1
+                    else f"{ratio[1]:.2f} to {ratio[2]:.2f}"),
                 number(times[1]) + ("" if times[1] is None else "<br>" + quiet(
                     f"{number(times[0])} to {number(times[2])}")),
                 number(sum(waits.values())) if waits else "-",

@@ -4,6 +4,8 @@ import platform
 import re
 import subprocess
 
+BF16 = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}  # as the kernel calls them
+
 
 def _read(path):
     try:
@@ -19,6 +21,13 @@ def _output(command, cwd=None):
                               cwd=cwd).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def has_bf16(cpuinfo=None):
+    """Whether the processor has instructions that multiply bf16; cpuinfo: as /proc/cpuinfo."""
+    text = _read("/proc/cpuinfo") if cpuinfo is None else cpuinfo
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)  # of x86, of ARM
+    return bool(flags) and not BF16.isdisjoint(flags.group(1).split())
 
 
 def describe(root, versions):

@@ -384,6 +384,13 @@ class StudiesTest(unittest.TestCase):
         self.assertGreater(rates[11], 0.1)
 
 
+    def test_a_first_turn_of_all_studies_comes_before_a_second_one(self):
+        found = studies.runs(studies.make(self.options()), rows.OURS)
+        self.assertEqual([run.seed for run in found], sorted(run.seed for run in found))
+        self.assertEqual({run.study.name for run in found if run.seed == 1},
+                         {one.name for one in studies.make(self.options())})
+
+
 class FolderTest(unittest.TestCase):
     def test_another_configuration_or_another_peer_is_refused(self):
         wanted = {"threads": 1, "peers": {"ddp": "torch 1"}}
@@ -487,7 +494,8 @@ class PageTest(unittest.TestCase):
         found = results.Results([short], [record("dps"), record("topk"), record("topk", 2, 2)])
         view = views.View(found, self.rows, gates.Judged(found, self.rows), {})
         view.ranks = 2
-        page = report.Report(view, {"processor": "P"}, {}, "dpcompare", [])
+        page = report.Report(view, {"processor": "P"}, {}, "dpcompare", [],
+                             [("run.lamb.n2.s2.none", "it should take 9 s")])
         line, kind = page.row_line(rows.ALL["topk"])
         self.assertEqual((kind, line[2]), ("unjudged", "no speed"))
         self.assertIn("12 of 40 steps", line[1])
@@ -498,6 +506,7 @@ class PageTest(unittest.TestCase):
         self.assertIn("12 of 40 steps", data["no_verdict"])
         self.assertEqual(data["failed_gate"], "")
         self.assertNotIn("tokens_per_s", data)
+        self.assertIn("run.lamb.n2.s2.none: it should take 9 s", page.page([]))
 
     def test_a_row_without_time_for_its_verdict_does_not_hold(self):
         short = study("bytes", timed=False, curves=False)
