@@ -13,6 +13,7 @@ TCP = 0.89  # of a link's rate, for payload
 WAITS = ("allreduce", "gradients", "reduce-scatter", "reduce", "allgather", "weights", "broadcast",
          "packing", "agreeing", "waking up", "late ranks")
 SELECT_GB_PER_S = 3.5  # how fast a core goes through gradients to choose from them, four passes
+FACTORS_GB_PER_S = 0.9  # and to multiply them by 16 columns, three products and the residual
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def step_ms(row, parts):
         wire = parts.dense * 0.01 * 2 * n / 2  # values and places, gathered from all
         return compute + select + wire + parts.update
     if row == "powersgd":
-        return compute + parts.dense / 135 * n + 0.04 * compute + parts.update
+        factors = parts.arena / (FACTORS_GB_PER_S * 1e6)
+        return compute + factors + parts.dense / 37 + parts.update  # of 124M's bytes
     return None
 
 

@@ -80,8 +80,8 @@ OURS = [
     Row("topk", "top 1 % of gradients", "the largest entries travel, the rest waits", CURVE,
         ("--strategy", "dps", "--compress", "topk", "--compress-rate", "0.99"), ("--compress",),
         (("--compress", "topk"),), compresses="topk", waits=100),  # 1 / 1 %
-    Row("powersgd", "PowerSGD, rank 4", "gradients travel as products of thin matrices", CURVE,
-        ("--strategy", "dps", "--compress", "powersgd", "--compress-rank", "4"), ("--compress",),
+    Row("powersgd", "PowerSGD, rank 16", "gradients travel as products of thin matrices", CURVE,
+        ("--strategy", "dps", "--compress", "powersgd", "--compress-rank", "16"), ("--compress",),
         (("--compress", "powersgd"),), compresses="powersgd"),
 ]
 

@@ -65,7 +65,7 @@ static const row_t ROWS[] = {
     {"--wire", "NAME", TEXT, AT(wire), 0, 0, "default", "gradients between machines: none, fp16, bf16 [as DP_WIRE]"},
     {"--compress", "NAME", TEXT, AT(compress), 0, 0, "none", "gradients: none; topk: the largest elements travel; powersgd: thin factors [none]"},
     {"--compress-rate", "X", REAL, AT(compress_rate), 0, 0.9999999, "0.99", "topk: the part of a matrix that is not sent [0.99]"},
-    {"--compress-rank", "N", WHOLE, AT(compress_rank), 1, 64, "4", "powersgd: columns of the factors [4]"},
+    {"--compress-rank", "N", WHOLE, AT(compress_rank), 1, 64, "16", "powersgd: columns of the factors [16]"},
     {"--compress-start", "N", WHOLE, AT(compress_start), 0, BIG, "0", "steps before it send gradients as they are [0]"},
     {"--compress-warmup", "N", WHOLE, AT(compress_warmup), 0, BIG, "0", "topk: so many steps send 25, 6.25, 1.6, 0.4 % in turn, if that is more [0]"},
     {"--compress-momentum", "NAME", TEXT, AT(compress_momentum), 0, 0, "no", "topk: what is chosen from has a momentum of --beta1: yes, no [no]"},
