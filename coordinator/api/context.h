@@ -103,6 +103,7 @@ typedef struct dp_waiting {
     uint64_t spin_ns;                   /* how long it polls otherwise, before it sleeps */
     _Atomic uint64_t progressed_ticket; /* 1 + ticket of the last operation that a thread made
                                            progress for; the next submission looks at it */
+    dp_asked_t all_asked;               /* of dp_wait_all() */
     _Atomic uint32_t completions;       /* a futex: moves with every completion */
     _Atomic uint32_t sleepers;          /* threads that sleep on it */
 } dp_waiting_t;

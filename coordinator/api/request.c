@@ -45,6 +45,7 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
     } else {
         request = calloc(1, sizeof(*request));
         if (request == NULL) return DP_ERR_NO_MEMORY;
+        request->self = request;
         request->context = context;
         request->links.next_made = context->requests.made;
         context->requests.made = request;
@@ -100,6 +101,7 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     atomic_store(&request->agree_ns, 0);
     request->waiting.is_awaited = 0;
     request->waiting.will_progress = 0;
+    dp_asked_reset(&request->waiting.asked);
     request->contributors = 0;
     request->ticket = context->requests.next_ticket++;
     request->links.previous = context->requests.live_last;

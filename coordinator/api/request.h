@@ -99,8 +99,23 @@ typedef struct dp_request_stream {
     dp_figures_t *figures; /* the program's, on the device: gets what the tally gets */
 } dp_request_stream_t;
 
+#define DP_NUDGES 2 /* how often the negotiator is told that the program waits; see wait.c */
+
+/* Since when the program asks for what is not launched, and how often the negotiator was told. */
+typedef struct dp_asked {
+    _Atomic uint64_t since_ns; /* 0: it has not asked */
+    _Atomic uint32_t nudges;
+} dp_asked_t;
+
+static inline void dp_asked_reset(dp_asked_t *asked)
+{
+    atomic_store_explicit(&asked->since_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&asked->nudges, 0, memory_order_relaxed);
+}
+
 /* Threads of the program that wait for it. wait.c */
 typedef struct dp_request_waiting {
+    dp_asked_t asked;
     _Atomic uint32_t sleepers; /* inside futex wait on the request's state */
     int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
     int will_progress;         /* the thread that sleeps carries its launch out; lock */
@@ -114,6 +129,7 @@ typedef struct dp_request_end {
 } dp_request_end_t;
 
 struct dp_handle {
+    dp_handle_t *self; /* for calls that hold it const */
     dp_context_t *context;
     dp_group_t *group;
     dp_group_t *new_group; /* the group that a group_create makes */

@@ -15,12 +15,33 @@
 #include "coordinator/api/sized.h"
 #include "runtime/base/futex.h"
 
-/* After how long a waiting thread tells the negotiator that its operation is not launched. The
- * first time, this rank leaves a cached schedule in which an operation that it has not submitted
- * comes first; the second time the schedule has ended, and the time begins to run for late launches
- * that stand in the way. */
-static const uint64_t nudge_ns[] = {5ull * 1000000, 1000ull * 1000000};
-#define NUDGES (sizeof(nudge_ns) / sizeof(nudge_ns[0]))
+/* How long after the program first asked for an operation the negotiator is told that it is not
+ * launched. The first time, this rank leaves a cached schedule in which an operation that it has
+ * not submitted comes first; the second time the schedule has ended, and the time begins to run for
+ * late launches that stand in the way. */
+static const uint64_t nudge_ns[DP_NUDGES] = {5ull * 1000000, 1000ull * 1000000};
+
+/* The program has asked, and asks again now, however it does: by one long wait, by many short ones,
+ * or by dp_test(). Returns when this is to be called again, if it still waits then. */
+static uint64_t nudge(dp_context_t *context, dp_asked_t *asked, uint64_t now)
+{
+    uint64_t since = atomic_load_explicit(&asked->since_ns, memory_order_relaxed);
+    uint32_t nudges = atomic_load_explicit(&asked->nudges, memory_order_relaxed);
+
+    if (context->size == 1) return UINT64_MAX;
+    if (since == 0) {
+        since = now;
+        atomic_store_explicit(&asked->since_ns, since, memory_order_relaxed);
+    }
+    if (nudges < DP_NUDGES && now >= since + nudge_ns[nudges]) {
+        /* The next one comes as long behind this one, also where the program asks seldom. */
+        since = now - nudge_ns[nudges++];
+        atomic_store_explicit(&asked->since_ns, since, memory_order_relaxed);
+        atomic_store_explicit(&asked->nudges, nudges, memory_order_relaxed);
+        dp_loop_long_wait(context->loop);
+    }
+    return nudges < DP_NUDGES ? since + nudge_ns[nudges] : UINT64_MAX;
+}
 
 /* NaN is a mistake of the program, neither a short time nor a long one. */
 static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
@@ -92,7 +113,6 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     dp_context_t *context = request->context;
     uint64_t spin_until = begin + context->waiting.spin_ns;
     uint32_t state;
-    size_t nudges = context->size > 1 ? 0 : NUDGES;
     const int carries = may_progress(context, deadline);
     int over = 0;
 
@@ -124,14 +144,8 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         if (state == DP_REQUEST_QUEUED && carries &&
             dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted))
             continue;
-        if (state == DP_REQUEST_PENDING && nudges < NUDGES) {
-            if (now >= begin + nudge_ns[nudges]) {
-                nudges++;
-                dp_loop_long_wait(context->loop);
-                continue;
-            }
-            until = dp_min(until, begin + nudge_ns[nudges]);
-        }
+        if (state == DP_REQUEST_PENDING)
+            until = dp_min(until, nudge(context, &request->waiting.asked, now));
         dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&request->waiting.sleepers, 1);
@@ -183,6 +197,16 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
     return over;
 }
 
+/* The program asks for an operation that is not over, and does not block for it. */
+static void look(dp_handle_t *handle)
+{
+    dp_context_t *context = handle->context;
+
+    if (context->program != NULL) dp_program_wait(context->program, &handle->program_op);
+    if (atomic_load(&handle->state) == DP_REQUEST_PENDING)
+        (void)nudge(context, &handle->waiting.asked, dp_now_ns());
+}
+
 /* dp_wait(). tally: the exact figures are merged into it; NULL: not wanted. */
 static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_result_t *result,
                                    dp_tally_t *tally)
@@ -198,8 +222,7 @@ static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_resul
     if (status == DP_OK) status = check_owner(handle, "dp_wait");
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
-        if (seconds == 0.0 && context->program != NULL)
-            dp_program_wait(context->program, &handle->program_op);
+        if (seconds == 0.0) look(handle);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
             return DP_ERR_TIMEOUT;
     }
@@ -268,8 +291,7 @@ dp_status_t dp_test(const dp_handle_t *handle)
     status = check_owner(handle, "dp_test");
     if (status != DP_OK) return status;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
-        if (handle->context->program != NULL)
-            dp_program_wait(handle->context->program, &handle->program_op);
+        look(handle->self);
         return DP_ERR_PENDING;
     }
     return handle->end.status;
@@ -317,13 +339,16 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
 static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
     uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
-    size_t nudges = context->size > 1 ? 0 : NUDGES;
+    dp_asked_t *asked = &context->waiting.all_asked;
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
 
     if (context->program != NULL)
         dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->bucket);
-    if (!is_set_live(context, set)) return DP_OK;
+    if (!is_set_live(context, set)) {
+        dp_asked_reset(asked);
+        return DP_OK;
+    }
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
                                              .name = dp_trace_name(context->trace, "all")});
@@ -339,17 +364,13 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
             status = DP_ERR_TIMEOUT;
             break;
         }
-        if (nudges < NUDGES && now >= begin + nudge_ns[nudges]) {
-            nudges++;
-            dp_loop_long_wait(context->loop);
-            continue;
-        }
-        if (nudges < NUDGES) until = dp_min(until, begin + nudge_ns[nudges]);
+        until = dp_min(until, nudge(context, asked, now));
         dp_futex_wait(&context->waiting.completions, seen,
                       until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&context->waiting.sleepers, 1);
     dp_trace_end(lane);
+    if (status == DP_OK) dp_asked_reset(asked); /* after a timeout the next wait goes on */
     atomic_fetch_add_explicit(&context->counts.wait_ns, dp_now_ns() - begin, memory_order_relaxed);
     return status;
 }

@@ -4,6 +4,8 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "tests/ranks/cases_internal.h"
 
@@ -31,6 +33,14 @@ static void loop_end(dp_context_t *dp, loop_t *loop)
 {
     for (int t = 0; t < TENSORS; t++)
         case_give_back(dp, (char *)loop->data[t], loop->in_arena);
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Sums whose last bits depend on the order of adding. */
@@ -208,6 +218,63 @@ int case_schedule_deviations(dp_context_t *dp)
         if (subset_first(dp, &loop, some) != 0) return 1;
     if (cache_again(dp, &loop) != 0 || moved(dp, &loop) != 0 || cache_again(dp, &loop) != 0)
         return 1;
+    loop_end(dp, &loop);
+    return 0;
+}
+
+/* ---- Asking without a long wait ------------------------------------------------------------- */
+
+enum { BY_TEST, BY_SHORT_WAITS, BY_WAIT_ALL, BY_COOKIE, ASKS };
+
+static int is_over(dp_context_t *dp, dp_handle_t *handle, int how)
+{
+    uint64_t cookie;
+
+    switch (how) {
+    case BY_TEST:
+        return dp_test(handle) != DP_ERR_PENDING;
+    case BY_SHORT_WAITS:
+        return dp_wait(handle, 0.0002, NULL) != DP_ERR_TIMEOUT;
+    case BY_WAIT_ALL:
+        return dp_wait_all(dp, 0.0002) != DP_ERR_TIMEOUT;
+    default:
+        return dp_completions_read(dp, &cookie, 1) == 1;
+    }
+}
+
+/* A round of one tensor, which is not the first of the cached ones. */
+static int one_alone(dp_context_t *dp, loop_t *loop, int how)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle;
+    const double begin = seconds_now();
+
+    options.cookie = how == BY_COOKIE;
+    EXPECT_STATUS(dp,
+                  dp_allreduce(dp_world(dp), "schedule.2", loop->data[2], loop->data[2], COUNT,
+                               DP_F32, &options, &handle),
+                  DP_OK);
+    while (!is_over(dp, handle, how)) {
+        EXPECT(dp, seconds_now() - begin < 30.0, "never over, asked for in way %d", how);
+        usleep(100);
+    }
+    if (how != BY_SHORT_WAITS) EXPECT_STATUS(dp, dp_wait(handle, 0.0, NULL), DP_OK);
+    return 0;
+}
+
+/* The cached schedule ends for a program that asks in many short calls, as for one that waits. */
+int case_schedule_asked(dp_context_t *dp)
+{
+    loop_t loop;
+
+    if (loop_begin(dp, &loop, 1) != 0) return 1;
+    for (int how = 0; how < ASKS; how++) {
+        if (cache_again(dp, &loop) != 0 || one_alone(dp, &loop, how) != 0) return 1;
+        for (int t = 0; t < 2; t++)
+            if (submit(dp, &loop, t, COUNT) != 0) return 1;
+        for (int t = 0; t < 2; t++)
+            EXPECT_STATUS(dp, dp_wait(loop.handles[t], 60.0, NULL), DP_OK);
+    }
     loop_end(dp, &loop);
     return 0;
 }

@@ -1,0 +1,112 @@
+/*
+ * cases_deadlines.c - waits with a deadline: the waiting thread carries out small operations, and
+ * leaves them at any moment without harm to them.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/ranks/cases_internal.h"
+
+enum { STEPS = 600, COUNT_MAX = 6000 };
+
+/* Equal on all ranks for the sizes, not for the deadlines. */
+static uint32_t next(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+/* Up to half a millisecond at a time; often 0 or so little that it is over at once. */
+static dp_status_t wait_in_slices(dp_handle_t *handle, uint32_t *seed, uint64_t *slices)
+{
+    dp_status_t status = DP_ERR_TIMEOUT;
+
+    while (status == DP_ERR_TIMEOUT) {
+        const uint32_t length = next(seed) % 6;
+
+        status = dp_wait(handle, length == 0 ? 0.0 : 1e-6 * (double)(1u << (2 * length - 1)), NULL);
+        ++*slices;
+    }
+    return status;
+}
+
+/* Brief operations, larger ones, and both at once, so that they may be launched together. A wait
+ * that is left with nobody to carry the launch out would never end. */
+int case_deadlines(dp_context_t *dp)
+{
+    uint32_t sizes = 7, own = 1000u * (uint32_t)dp_rank(dp) + 1u;
+    uint64_t slices = 0;
+    float *values[3];
+
+    for (int i = 0; i < 3; i++)
+        values[i] = malloc(COUNT_MAX * sizeof(float));
+    for (int step = 0; step < STEPS; step++) {
+        const uint32_t repeat = sizes;
+        static const char *const names[] = {"first", "second", "third"};
+        const int operations = 1 + (int)(next(&sizes) % 3);
+        dp_handle_t *handles[3];
+        size_t counts[3];
+
+        for (int i = 0; i < operations; i++) {
+            counts[i] = next(&sizes) % 4 == 0 ? 1 + next(&sizes) % COUNT_MAX : 1 + next(&sizes) % 9;
+            for (size_t k = 0; k < counts[i]; k++)
+                values[i][k] = (float)(dp_rank(dp) + step % 50);
+            EXPECT_STATUS(dp,
+                          dp_allreduce(dp_world(dp), names[i], values[i], values[i], counts[i],
+                                       DP_F32, NULL, &handles[i]),
+                          DP_OK);
+        }
+        if (step % 200 < 100) sizes = repeat; /* the same again: by the cached schedule */
+        for (int i = operations; i-- > 0;) {
+            const float ranks = (float)dp_size(dp);
+            const float expected = ranks * (ranks - 1.0f) / 2.0f + ranks * (float)(step % 50);
+
+            EXPECT_STATUS(dp, wait_in_slices(handles[i], &own, &slices), DP_OK);
+            for (size_t k = 0; k < counts[i]; k++)
+                EXPECT(dp, values[i][k] == expected, "step %d, %s[%zu] is %g, not %g", step,
+                       names[i], k, (double)values[i][k], (double)expected);
+        }
+    }
+    EXPECT(dp, slices >= STEPS, "%llu slices", (unsigned long long)slices);
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
+    return 0;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Under DP_INJECT=slow:1@engine=1500ms: rank 1 has agreed to every operation and comes late to its
+ * data, so that rank 0, which has begun, waits there. It is back in time all the same. */
+int case_deadlines_kept(dp_context_t *dp)
+{
+    const int is_slow = getenv("DP_INJECT") != NULL;
+
+    for (int step = 0; step < 3; step++) {
+        float value = 1.0f;
+        dp_handle_t *handle;
+        dp_status_t status;
+        double begin, took;
+
+        EXPECT_STATUS(
+            dp, dp_allreduce(dp_world(dp), "sum", &value, &value, 1, DP_F32, NULL, &handle), DP_OK);
+        begin = seconds_now();
+        status = dp_wait(handle, dp_rank(dp) == 0 ? 0.2 : -1.0, NULL);
+        took = seconds_now() - begin;
+        if (dp_rank(dp) == 0 && status != DP_OK) {
+            EXPECT_STATUS(dp, status, DP_ERR_TIMEOUT);
+            EXPECT(dp, took > 0.19 && took < 0.9, "%.2f s", took);
+            status = dp_wait(handle, -1.0, NULL);
+            took = -1.0;
+        }
+        EXPECT_STATUS(dp, status, DP_OK);
+        EXPECT(dp, value == (float)dp_size(dp), "%g", (double)value);
+        EXPECT(dp, !is_slow || dp_rank(dp) != 0 || took < 0.0, "rank 1 was not late");
+    }
+    return 0;
+}
