@@ -169,6 +169,7 @@ void dp_bucket_fill_op(dp_bucket_t *bucket)
                          .divisor = plan->divisor,
                          .sequence = job->launch->sequence,
                          .digest = job->launch->digest,
+                         .give_up_ns = job->give_up_ns,
                          .last_rank = -1};
     switch (plan->collective) {
     case DP_COLLECTIVE_GROUP_CREATE:

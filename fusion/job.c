@@ -284,7 +284,7 @@ static void fill_buckets(dp_fusion_job_t *job)
 }
 
 dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
-                                 dp_fusion_job_t **out)
+                                 uint64_t give_up_ns, dp_fusion_job_t **out)
 {
     dp_fusion_job_t *job = pool_take(pipeline);
     dp_plan_limits_t limits = pipeline->limits;
@@ -300,6 +300,7 @@ dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *
     job->lane = &pipeline->lanes[launch->lane];
     job->rank = launch->group != NULL ? launch->group->rank : pipeline->rank;
     job->ranks = launch->group != NULL ? launch->group->size : pipeline->ranks;
+    job->give_up_ns = give_up_ns;
     limits.ranks = job->ranks;
     limits.buffer_bytes = dp_lane_buffer_bytes(pipeline, launch->lane);
     fill_entries(job);

@@ -62,6 +62,7 @@ struct dp_fusion_job {
     dp_pipeline_launch_t *launch;
     dp_lane_streams_t *lane; /* that it travels in */
     int rank, ranks;         /* of the launch's group */
+    uint64_t give_up_ns;     /* as in dp_engine_op_t */
     dp_plan_t plan;
     dp_plan_entry_t *entries;    /* [entry_room] */
     dp_fusion_source_t *sources; /* [entry_room] */
@@ -78,9 +79,9 @@ struct dp_fusion_job {
 };
 
 /* Plans a launch and gives it arrays; takes one from the pool where it can. The launch is taken on
- * DP_OK only. */
+ * DP_OK only. give_up_ns: as in dp_engine_op_t. */
 dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
-                                 dp_fusion_job_t **out);
+                                 uint64_t give_up_ns, dp_fusion_job_t **out);
 void dp_fusion_job_destroy(dp_fusion_job_t *job);
 
 /* Completes the items that have no parts: barriers and empty tensors. */

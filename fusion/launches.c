@@ -135,7 +135,20 @@ dp_pipeline_launch_t *dp_launch_queue_take(dp_launch_queue_t *queue)
     if (launch != NULL) {
         queue->first = launch->next;
         if (queue->first == NULL) queue->last = &queue->first;
+        queue->queued--;
     }
+    pthread_mutex_unlock(&queue->pipeline->lock);
+    return launch;
+}
+
+const dp_pipeline_launch_t *dp_launch_queue_peek(dp_launch_queue_t *queue, int *is_next)
+{
+    const dp_pipeline_launch_t *launch;
+
+    pthread_mutex_lock(&queue->pipeline->lock);
+    launch = queue->first;
+    /* Acquire pairs with dp_pipeline_launch_end(): what the launches before did is done. */
+    *is_next = atomic_load_explicit(&queue->pending, memory_order_acquire) == queue->queued;
     pthread_mutex_unlock(&queue->pipeline->lock);
     return launch;
 }
@@ -158,6 +171,7 @@ void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
     pthread_mutex_lock(&queue->pipeline->lock);
     *queue->last = launch;
     queue->last = &launch->next;
+    queue->queued++;
     pthread_mutex_unlock(&queue->pipeline->lock);
     dp_launch_queue_ring_doorbell(queue, progress_follows);
 }

@@ -160,15 +160,23 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, i
  * A thread that waits for a launch may run it itself, which saves waking the lane's launch thread
  * and being woken by it. Between begin and end that is not woken for what is queued.
  *
- * dp_pipeline_progress() runs queued launches of a lane until *state has reached `reached`; it may
- * block for as long as any operation of the engine. Returns 1 when it ran one; 0: the queue was
- * empty, or another thread is running launches. Not for asynchronous devices, which work by
- * themselves. Any thread but the data plane's own.
+ * dp_pipeline_progress() runs queued launches of a lane until *state has reached `reached`. Without
+ * a deadline (give_up_ns UINT64_MAX) it may block for as long as any operation of the engine. With
+ * one it runs brief launches only, and comes back then: what waits for another rank goes on without
+ * it. Returns 1 when it ran one; 0: the queue was empty, its first launch is not brief, or another
+ * thread is running launches. Not for asynchronous devices, which work by themselves. Any thread
+ * but the data plane's own.
  */
 void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane);
 int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,
-                         uint32_t reached);
+                         uint32_t reached, uint64_t give_up_ns);
 void dp_pipeline_progress_end(dp_pipeline_t *pipeline, dp_lane_t lane);
+/* A launch was submitted with this progress_lane, and the thread that was to run it has gone. */
+void dp_pipeline_wake(dp_pipeline_t *pipeline, dp_lane_t lane);
+/* 1: a launch of one such operation is brief, of so many bytes of input on this rank. Any thread.
+ */
+int dp_pipeline_is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
+                         dp_collective_t collective, size_t bytes);
 
 /* Fails what is queued and running with this status and text, through done(). Any thread. */
 void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *text);

@@ -37,6 +37,7 @@ typedef struct dp_launch_queue {
 
     /* guarded by the pipeline's lock */
     dp_pipeline_launch_t *first, **last;
+    size_t queued; /* launches from first to last */
 
     /* how the launch thread is woken: see dp_launch_queue_ring_doorbell() */
     _Atomic uint32_t doorbell; /* grows when the launch thread has something to look at; a futex */
@@ -107,6 +108,8 @@ void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
                          int progress_follows);
 /* The oldest launch of the queue, or NULL. progress_lock is held. */
 dp_pipeline_launch_t *dp_launch_queue_take(dp_launch_queue_t *queue);
+/* The same without taking it. *is_next: no launch before it is still running. */
+const dp_pipeline_launch_t *dp_launch_queue_peek(dp_launch_queue_t *queue, int *is_next);
 /* progress_follows: the caller is about to run the queue, the launch thread need not wake. */
 void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, int progress_follows);
 /* 1 when nothing is queued behind the launch that is being run. */

@@ -51,14 +51,15 @@ static int prepare_launch(dp_pipeline_t *pipeline, const dp_pipeline_launch_t *l
     return dp_lane_open_for(pipeline, launch) == DP_OK;
 }
 
-static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch)
+/* give_up_ns: as in dp_engine_op_t. */
+static void run_launch(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, uint64_t give_up_ns)
 {
     size_t bucket_count;
     dp_error_t error;
     dp_fusion_job_t *job;
 
     if (!dp_pipeline_is_aborted(pipeline) && prepare_launch(pipeline, launch)) {
-        dp_status_t status = dp_fusion_job_create(pipeline, launch, &job);
+        dp_status_t status = dp_fusion_job_create(pipeline, launch, give_up_ns, &job);
 
         if (status == DP_OK) {
             dp_fusion_job_complete_empty(job);
@@ -82,8 +83,50 @@ static int run_next_launch(dp_launch_queue_t *queue)
 {
     dp_pipeline_launch_t *launch = dp_launch_queue_take(queue);
 
-    if (launch != NULL) run_launch(queue->pipeline, launch);
+    if (launch != NULL) run_launch(queue->pipeline, launch, 0);
     return launch != NULL;
+}
+
+/* ---- A thread that waits -------------------------------------------------------------------- */
+
+int dp_pipeline_is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
+                         dp_collective_t collective, size_t bytes)
+{
+    const dp_engine_t *engine = pipeline->engine;
+
+    if (engine->ops->brief_bytes == NULL) return 0;
+    if (collective != DP_COLLECTIVE_ALLREDUCE && collective != DP_COLLECTIVE_REDUCE &&
+        collective != DP_COLLECTIVE_BROADCAST && collective != DP_COLLECTIVE_ALLGATHER)
+        return 0;
+    return bytes <= engine->ops->brief_bytes(engine, group != NULL ? group->engine : NULL);
+}
+
+/* All items together are small: whatever buckets they come in, each of these is. */
+static int is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_launch_t *launch)
+{
+    size_t bytes = 0;
+
+    if (launch->opens_gather_lane) return 0;
+    for (size_t i = 0; i < launch->item_count; i++) {
+        const dp_pipeline_item_t *item = &launch->items[i];
+
+        for (size_t t = 0; t < item->tensor_count; t++)
+            bytes += item->tensors[t].count * dp_dtype_bytes(item->tensors[t].dtype);
+        if (!dp_pipeline_is_brief(pipeline, launch->group, item->collective, bytes)) return 0;
+    }
+    return 1;
+}
+
+/* Likewise for a thread that has to be back by give_up_ns: it runs a brief launch, and none that
+ * would wait for earlier ones, say for a fused buffer. */
+static int run_brief_launch(dp_launch_queue_t *queue, uint64_t give_up_ns)
+{
+    int is_next;
+    const dp_pipeline_launch_t *launch = dp_launch_queue_peek(queue, &is_next);
+
+    if (launch == NULL || !is_next || !is_brief(queue->pipeline, launch)) return 0;
+    run_launch(queue->pipeline, dp_launch_queue_take(queue), give_up_ns);
+    return 1;
 }
 
 void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane)
@@ -92,13 +135,15 @@ void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane)
 }
 
 int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,
-                         uint32_t reached)
+                         uint32_t reached, uint64_t give_up_ns)
 {
     dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
     int did = 0;
 
     if (pthread_mutex_trylock(&queue->progress_lock) != 0) return 0;
-    while (atomic_load_explicit(state, memory_order_acquire) < reached && run_next_launch(queue))
+    while (
+        atomic_load_explicit(state, memory_order_acquire) < reached &&
+        (give_up_ns == UINT64_MAX ? run_next_launch(queue) : run_brief_launch(queue, give_up_ns)))
         did = 1;
     pthread_mutex_unlock(&queue->progress_lock);
     /* A launch may have come while this thread held the lock. Its own waiter found the lock taken
@@ -112,6 +157,13 @@ void dp_pipeline_progress_end(dp_pipeline_t *pipeline, dp_lane_t lane)
     dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
 
     atomic_fetch_sub(&queue->progress_threads, 1);
+    dp_pipeline_wake(pipeline, lane);
+}
+
+void dp_pipeline_wake(dp_pipeline_t *pipeline, dp_lane_t lane)
+{
+    dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
+
     if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, 0);
 }
 
@@ -137,8 +189,7 @@ static void *launch_main(void *argument)
     }
 }
 
-/* With all signals blocked, so that signals reach the program's own threads. The streams' threads
- * are started by the launch thread and inherit the mask. */
+/* With all signals blocked, so that signals reach the program's own threads. */
 dp_status_t dp_launch_queue_start(dp_launch_queue_t *queue)
 {
     sigset_t all, kept;

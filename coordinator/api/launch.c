@@ -202,13 +202,19 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
 
 /* Wakes the thread that waits for the request, which then carries the launch out itself. The launch
  * thread would have to wake it in the end: that is one wake-up less. The exchange fails where that
- * thread was awake and has carried it out already. */
-static void hand_to_waiter(dp_handle_t *waiter)
+ * thread was awake and has carried it out already. It may have gone, too, when its deadline came:
+ * it counts itself out and then looks at the state, here it is the other way round, all four
+ * sequentially consistent, so at least one of the two wakes the launch thread. */
+static void hand_to_waiter(dp_context_t *context, dp_handle_t *waiter, dp_lane_t lane)
 {
     uint32_t state = DP_REQUEST_LAUNCHED;
 
     if (!atomic_compare_exchange_strong(&waiter->state, &state, DP_REQUEST_QUEUED)) return;
-    if (atomic_load(&waiter->waiting.sleepers) != 0) dp_futex_wake(&waiter->state);
+    if (atomic_load(&waiter->waiting.sleepers) != 0) {
+        dp_futex_wake(&waiter->state);
+    } else {
+        dp_pipeline_wake(context->pipeline, lane);
+    }
 }
 
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
@@ -216,6 +222,8 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
 {
     dp_pipeline_launch_t *out = NULL;
     dp_handle_t *waiter = NULL;
+    int waiter_lane = DP_PIPELINE_NO_PROGRESS; /* it may be over, and its handle gone, once it is
+                                                  submitted */
     dp_status_t status = dp_pipeline_launch_take(context->pipeline, launch->entry_count, &out);
 
     if (status == DP_OK) {
@@ -240,10 +248,11 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         return;
     }
     /* A lane's launch thread is awake where it has work, and takes this launch too. */
-    if (waiter != NULL && dp_pipeline_is_busy(context->pipeline, waiter->lane)) waiter = NULL;
-    dp_pipeline_submit(context->pipeline, out,
-                       waiter != NULL ? (int)waiter->lane : DP_PIPELINE_NO_PROGRESS);
-    if (waiter != NULL) hand_to_waiter(waiter);
+    if (waiter != NULL && !dp_pipeline_is_busy(context->pipeline, waiter->lane))
+        waiter_lane = (int)waiter->lane;
+    dp_pipeline_submit(context->pipeline, out, waiter_lane);
+    if (waiter_lane != DP_PIPELINE_NO_PROGRESS)
+        hand_to_waiter(context, waiter, (dp_lane_t)waiter_lane);
 }
 
 void dp_on_launch(void *user, const dp_output_t *launch)

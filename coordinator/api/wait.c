@@ -76,11 +76,21 @@ static uint64_t deadline_of(double seconds, uint64_t now)
     return now + (uint64_t)(seconds * 1e9);
 }
 
-/* 1: this thread may carry launches out while it waits. Not with a deadline, as the engine may take
- * longer than any; nor on a device that works by itself, which the launch thread feeds. */
-static int may_progress(const dp_context_t *context, uint64_t deadline)
+static const dp_pipeline_group_t *plane_of(const dp_handle_t *request)
 {
-    return deadline == UINT64_MAX && context->program == NULL && !context->device->ops->is_async;
+    return request->group == &request->context->world ? NULL : &request->group->plane;
+}
+
+/* 1: this thread may carry launches out while it waits. With a deadline only if it can leave them
+ * in time; never on a device that works by itself, which the launch thread feeds. */
+static int may_progress(const dp_handle_t *request, uint64_t deadline)
+{
+    const dp_context_t *context = request->context;
+
+    if (context->program != NULL || context->device->ops->is_async) return 0;
+    return deadline == UINT64_MAX ||
+           dp_pipeline_is_brief(context->pipeline, plane_of(request), request->collective,
+                                (size_t)request->bytes);
 }
 
 /* Does the coordinator's work on this thread until the request is launched, and then its launch.
@@ -88,10 +98,9 @@ static int may_progress(const dp_context_t *context, uint64_t deadline)
 static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
 {
     dp_context_t *context = request->context;
-    const int carries = may_progress(context, deadline);
-    const dp_pipeline_group_t *group =
-        request->group == &context->world ? NULL : &request->group->plane;
-    const dp_lane_t lane = dp_pipeline_lane(context->pipeline, group, request->collective);
+    const int carries = may_progress(request, deadline);
+    const dp_lane_t lane =
+        dp_pipeline_lane(context->pipeline, plane_of(request), request->collective);
 
     atomic_store(&context->waiting.progressed_ticket,
                  request->ticket + 1); /* read by the next dp_submit() */
@@ -101,7 +110,8 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
                            context->waiting.progress_ns, deadline);
     if (carries) {
         if (atomic_load(&request->state) != DP_REQUEST_PENDING)
-            (void)dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted);
+            (void)dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
+                                       deadline);
         dp_pipeline_progress_end(context->pipeline, lane);
     }
     dp_loop_count_awake_waiter(context->loop, -1);
@@ -113,7 +123,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     dp_context_t *context = request->context;
     uint64_t spin_until = begin + context->waiting.spin_ns;
     uint32_t state;
-    const int carries = may_progress(context, deadline);
+    const int carries = may_progress(request, deadline);
     int over = 0;
 
     if (context->program != NULL) dp_program_wait(context->program, &request->program_op);
@@ -142,13 +152,18 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         now = dp_now_ns();
         if (over || now >= deadline) break;
         if (state == DP_REQUEST_QUEUED && carries &&
-            dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted))
+            dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
+                                 deadline))
             continue;
         if (state == DP_REQUEST_PENDING)
             until = dp_min(until, nudge(context, &request->waiting.asked, now));
         dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&request->waiting.sleepers, 1);
+    /* The launch may have been handed to this thread just as its deadline came. The other side of
+     * this is in hand_to_waiter(). */
+    if (!over && atomic_load(&request->state) == DP_REQUEST_QUEUED)
+        dp_pipeline_wake(context->pipeline, request->lane);
     return over;
 }
 

@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -261,10 +262,17 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+/* With all signals blocked, so that signals reach the program's own threads: it may be one of these
+ * that starts the worker. */
 static dp_status_t start_worker(dp_stream_t *stream)
 {
-    const int code = pthread_create(&stream->worker, NULL, worker_main, stream);
+    sigset_t all, kept;
+    int code;
 
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &kept);
+    code = pthread_create(&stream->worker, NULL, worker_main, stream);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
     if (code != 0) {
         dp_log_error(stream->device->log, "stream %s: no thread: %s", stream->name, strerror(code));
         return DP_ERR_SYSTEM;

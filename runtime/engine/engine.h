@@ -123,6 +123,9 @@ typedef struct dp_engine_op {
                       ranks, with nothing between them that matters: several may be reduced as one
                     */
     dp_engine_exchange_t *exchange; /* borrowed likewise; NULL where there are pieces */
+    uint64_t give_up_ns; /* of dp_now_ns(). Run inside enqueue(), a brief operation that still waits
+                            for another rank then goes on waiting on the stream's own thread, so
+                            that enqueue() returns. 0: never. See brief_bytes() */
     /* set at completion. DP_ERR_TRUNCATED: a capacity did not do; all ranks of the operation know,
      * with one text, and the engine goes on. Any other failure ends the engine. */
     dp_status_t status;
@@ -198,6 +201,11 @@ typedef struct dp_engine_ops {
      * an asynchronous device one for both, in one order on all ranks. */
     dp_status_t (*enqueue)(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                            dp_engine_op_t *op);
+    /* How much input a brief operation may have: an allreduce, reduce, broadcast or allgather of
+     * this group (NULL: the world) that waits for other ranks nowhere but where op->give_up_ns ends
+     * it, and takes microseconds otherwise. Equal on all its ranks. Any thread. NULL: none is
+     * brief. */
+    size_t (*brief_bytes)(const dp_engine_t *self, const dp_engine_group_t *group);
     /* Makes running and later operations fail with this, soon. Any thread, any number of times. */
     void (*abort)(dp_engine_t *self, dp_status_t status, const char *text);
     /* Counts what the engine does in a lane, so that standing still can be told from taking long.

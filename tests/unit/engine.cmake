@@ -22,6 +22,7 @@ dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_lanes SOURCES runtime/engine/test_engine_lanes.c ${engine_lane_support}
         LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
+dp_test(test_engine_brief SOURCES runtime/engine/test_engine_brief.c engine_world.c LIBS dp_engine LABELS unit ranks tsan)
 dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)

@@ -136,13 +136,14 @@ static int has_come(const dp_control_t *control, int other)
 {
     const dp_control_record_t *record = record_of(control, other);
 
-    /* pairs with the store in dp_control_barrier(): what the other wrote before is seen */
+    /* pairs with the store in dp_control_enter(): what the other wrote before is seen */
     return record != NULL &&
            atomic_load_explicit(&record->step, memory_order_seq_cst) >= control->step;
 }
 
-/* Polls until the other has come, for spin_ns at most, or until the engine is aborted. */
-static void poll_for_rank(const dp_control_t *control, int other)
+/* Polls until the other has come, for spin_ns at most and not beyond give_up_ns, or until the
+ * engine is aborted. */
+static void poll_for_rank(const dp_control_t *control, int other, uint64_t give_up_ns)
 {
     const uint64_t spin_ns = control->node->spin_ns;
     uint64_t start_ns = 0;
@@ -155,29 +156,36 @@ static void poll_for_rank(const dp_control_t *control, int other)
         if (polls % POLLS != 0) continue;
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
-        if (now - start_ns >= spin_ns || is_aborted(control)) return;
+        if (now - start_ns >= spin_ns || now >= give_up_ns || is_aborted(control)) return;
         (void)sched_yield(); /* the other may have been put on this core */
     }
 }
 
-static dp_status_t sleep_for_rank(dp_control_t *control, int other)
+static dp_status_t sleep_for_rank(dp_control_t *control, int other, uint64_t give_up_ns)
 {
     dp_control_record_t *own = control->records[control->self];
     doorbell_t *doorbell = doorbell_of(control->node, control->node->self);
 
-    poll_for_rank(control, other);
+    poll_for_rank(control, other, give_up_ns);
     dp_activity_awaits(control->node->activity, control->node->ranks[control->locals[other]]);
     while (!has_come(control, other)) {
         const uint32_t heard = atomic_load_explicit(&doorbell->count, memory_order_seq_cst);
+        uint64_t sleep_ns = SLEEP_NS;
 
         if (is_aborted(control)) return DP_ERR_ABORTED;
-        /* This rank stores `awaits`, then loads the other's step; dp_control_barrier() of the other
+        if (give_up_ns != UINT64_MAX) {
+            const uint64_t now = dp_now_ns();
+
+            if (now >= give_up_ns) return DP_ERR_PENDING;
+            sleep_ns = dp_min(sleep_ns, give_up_ns - now);
+        }
+        /* This rank stores `awaits`, then loads the other's step; dp_control_enter() of the other
          * stores its step, then loads `awaits`. All four are sequentially consistent, so at least
          * one of the two sees the other: either this rank does not sleep or it is woken. The same
          * holds for a record that the other is only making: its offset is stored before its step.
          */
         atomic_store_explicit(&own->awaits, (uint32_t)other + 1, memory_order_seq_cst);
-        if (!has_come(control, other)) dp_futex_wait_shared(&doorbell->count, heard, SLEEP_NS);
+        if (!has_come(control, other)) dp_futex_wait_shared(&doorbell->count, heard, sleep_ns);
         atomic_store_explicit(&own->awaits, 0, memory_order_seq_cst);
     }
     dp_activity_moved(control->node->activity);
@@ -190,10 +198,9 @@ static void ring_doorbell(doorbell_t *doorbell)
     dp_futex_wake_shared(&doorbell->count);
 }
 
-dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *waited)
+void dp_control_enter(dp_control_t *control)
 {
     const uint32_t self = (uint32_t)control->self;
-    uint64_t begin_ns = 0;
 
     control->step++;
     atomic_store_explicit(&control->records[self]->step, control->step, memory_order_seq_cst);
@@ -207,19 +214,27 @@ dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *waited)
             ring_doorbell(doorbell_of(control->node, control->locals[i]));
         }
     }
+}
+
+dp_status_t dp_control_await(dp_control_t *control, uint64_t give_up_ns, dp_barrier_wait_t *waited)
+{
     for (int i = 0; i < control->count; i++) {
         dp_status_t status;
 
         if (i == control->self || has_come(control, i)) continue;
-        if (begin_ns == 0) begin_ns = dp_now_ns();
-        status = sleep_for_rank(control, i);
+        if (waited != NULL && waited->wait_begin_ns == 0) waited->wait_begin_ns = dp_now_ns();
+        status = sleep_for_rank(control, i, give_up_ns);
         if (status != DP_OK) return status;
     }
-    if (waited != NULL) {
-        waited->wait_begin_ns = begin_ns;
-        waited->wait_ns = begin_ns == 0 ? 0 : dp_now_ns() - begin_ns;
-    }
+    if (waited != NULL && waited->wait_begin_ns != 0)
+        waited->wait_ns = dp_now_ns() - waited->wait_begin_ns;
     return DP_OK;
+}
+
+dp_status_t dp_control_barrier(dp_control_t *control)
+{
+    dp_control_enter(control);
+    return dp_control_await(control, UINT64_MAX, NULL);
 }
 
 void dp_control_wake(const dp_control_node_t *node)

@@ -139,8 +139,15 @@ dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *node
  * descriptors. */
 void dp_control_close(dp_control_t *control);
 
-/* DP_ERR_ABORTED: is_aborted was set meanwhile. waited may be NULL. */
-dp_status_t dp_control_barrier(dp_control_t *control, dp_barrier_wait_t *waited);
+/* The two halves of a barrier. Enter tells the others that this rank has come to the next one. */
+void dp_control_enter(dp_control_t *control);
+/* Await waits until all have, or until give_up_ns (UINT64_MAX: never). waited: zeroed before the
+ * first call for this barrier, filled in on DP_OK; may be NULL.
+ * DP_ERR_PENDING: somebody has not come yet; to be called again, on any thread, before the next
+ * barrier is entered. DP_ERR_ABORTED: is_aborted was set meanwhile. */
+dp_status_t dp_control_await(dp_control_t *control, uint64_t give_up_ns, dp_barrier_wait_t *waited);
+/* Both. */
+dp_status_t dp_control_barrier(dp_control_t *control);
 
 /* Makes this rank, if it sleeps at a barrier, look at is_aborted at once. Any thread. */
 void dp_control_wake(const dp_control_node_t *node);

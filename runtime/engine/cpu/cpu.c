@@ -68,8 +68,7 @@ static void fail_as_stopped(dp_cpu_engine_t *engine, dp_engine_op_t *op)
     pthread_mutex_unlock(&engine->abort_lock);
 }
 
-/* root, peer: ranks of the group, for exchanges. */
-static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
+static dp_status_t begin_in_group(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     dp_status_t status;
 
@@ -77,7 +76,15 @@ static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     group->op = op;
     group->op_index++;
     status = dp_cpu_group_connect(group);
-    if (status == DP_OK) status = dp_layout_set(&group->layout, op->pieces, op->piece_count);
+    return status == DP_OK ? dp_layout_set(&group->layout, op->pieces, op->piece_count) : status;
+}
+
+/* root, peer: ranks of the group, for exchanges. */
+static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
+{
+    const int goes_on = group->op == op;
+    dp_status_t status = goes_on ? DP_OK : begin_in_group(group, op);
+
     if (status != DP_OK) {
         /* nothing has begun */
     } else if (op->exchange != NULL) {
@@ -87,7 +94,7 @@ static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     } else {
         status = dp_cpu_run_intra_node(group, op);
     }
-    group->op = NULL;
+    if (status != DP_ERR_PENDING) group->op = NULL;
     return status;
 }
 
@@ -121,29 +128,39 @@ static dp_status_t run_in_lane(dp_cpu_group_t *group, dp_engine_op_t *op, dp_err
     return run_in_group(group, op, op->root, op->peer);
 }
 
-/* On a stream's thread, or inline in the thread that runs launches: run_lock lets one operation of
- * the lane run at a time, and streams keep them in order. */
-static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
+static void begin_operation(dp_cpu_engine_t *engine, dp_cpu_lane_t *lane, dp_engine_op_t *op)
 {
-    dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
-    dp_cpu_lane_t *lane = &engine->lanes[op->lane];
-
-    pthread_mutex_lock(&lane->run_lock);
     atomic_store_explicit(&lane->is_running, 1, memory_order_relaxed);
     op->begin_ns = dp_now_ns();
     op->wait_ns = 0;
     op->wire_bytes = 0;
     op->last_rank = -1;
     op->text[0] = '\0';
-    op->status = DP_ERR_ABORTED;
     dp_activity_moved(&lane->activity);
     dp_inject_enter(engine->injector, DP_INJECT_ENGINE);
+}
+
+/* On a stream's thread, or inline in the thread that runs launches: run_lock lets one operation of
+ * the lane run at a time, and streams keep them in order. 0: it gave up waiting and must go on. Its
+ * stream is busy until then, so no other operation of the lane comes between. */
+static int run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op, int goes_on)
+{
+    dp_cpu_group_t *group = op->group != NULL ? group_of(op->group) : engine->world;
+    dp_cpu_lane_t *lane = &engine->lanes[op->lane];
+
+    pthread_mutex_lock(&lane->run_lock);
+    if (!goes_on) begin_operation(engine, lane, op);
+    op->status = DP_ERR_ABORTED;
     if (!atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
         dp_error_t own; /* its text is large to clear for every operation */
         const char *why;
 
         own.text[0] = '\0';
         op->status = run_in_lane(group, op, &own, &why);
+        if (op->status == DP_ERR_PENDING) {
+            pthread_mutex_unlock(&lane->run_lock);
+            return 0;
+        }
         if (op->status != DP_OK && why[0] == '\0') why = dp_status_string(op->status);
         /* Every rank has found the same and nothing was written: the engine goes on. */
         if (op->status == DP_ERR_TRUNCATED) {
@@ -159,6 +176,7 @@ static void run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op)
     op->end_ns = dp_now_ns();
     atomic_store_explicit(&lane->is_running, 0, memory_order_relaxed);
     pthread_mutex_unlock(&lane->run_lock);
+    return 1;
 }
 
 static void run_task(void *argument)
@@ -166,7 +184,15 @@ static void run_task(void *argument)
     dp_cpu_task_t *task = argument;
     dp_cpu_engine_t *engine = task->engine;
 
-    run_operation(engine, task->op);
+    /* The rest of an operation goes to the end of its stream, which is its place only while nothing
+     * has been queued behind it: inside enqueue(). */
+    if (!pthread_equal(task->enqueuer, pthread_self())) task->op->give_up_ns = 0;
+    while (!run_operation(engine, task->op, task->goes_on)) {
+        task->op->give_up_ns = 0;
+        task->goes_on = 1;
+        if (engine->device->ops->call(task->stream, DP_WORK_LARGE, run_task, task) == DP_OK) return;
+        /* no memory or no thread for that: this thread waits on */
+    }
     pthread_mutex_lock(&engine->task_lock);
     task->next = engine->tasks;
     engine->tasks = task;
@@ -187,7 +213,10 @@ static dp_status_t cpu_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_s
     if (task == NULL) task = malloc(sizeof(*task)); /* more in flight than ever before */
     if (task == NULL) return DP_ERR_NO_MEMORY;
     task->engine = engine;
+    task->stream = stream;
     task->op = op;
+    task->goes_on = 0;
+    task->enqueuer = pthread_self();
     /* A small operation on an idle stream runs before this returns. */
     status = engine->device->ops->call(stream, size, run_task, task);
     if (status != DP_OK) free(task);
@@ -200,6 +229,14 @@ static void cpu_abort(dp_engine_t *self, dp_status_t status, const char *text)
 
     stop_engine(engine, status, text);
     wake_lanes(engine);
+}
+
+static size_t cpu_brief_bytes(const dp_engine_t *self, const dp_engine_group_t *group)
+{
+    const dp_cpu_group_t *of = group != NULL ? (const dp_cpu_group_t *)(const void *)group
+                                             : cpu_engine_of_const(self)->world;
+
+    return of->node_count == 1 ? dp_cpu_eager_bytes(of) : 0;
 }
 
 static uint64_t cpu_moves(const dp_engine_t *self, dp_lane_t lane, int *awaits)
@@ -331,6 +368,7 @@ static const dp_engine_ops_t cpu_ops = {
     .group_create = cpu_group_create,
     .group_destroy = cpu_group_destroy,
     .enqueue = cpu_enqueue,
+    .brief_bytes = cpu_brief_bytes,
     .abort = cpu_abort,
     .moves = cpu_moves,
     .destroy = cpu_destroy,

@@ -57,7 +57,10 @@ typedef struct dp_staging dp_staging_t;
 /* An operation handed to a stream. */
 typedef struct dp_cpu_task {
     dp_cpu_engine_t *engine;
+    dp_stream_t *stream; /* borrowed */
     dp_engine_op_t *op;
+    int goes_on; /* it gave up waiting before; now it waits for as long as it takes */
+    pthread_t enqueuer;
     struct dp_cpu_task *next;
 } dp_cpu_task_t;
 
@@ -113,10 +116,12 @@ struct dp_cpu_group {
     void *publication_memory; /* engine memory */
     dp_cpu_publication_t publications[2];
     dp_layout_t layout;
-    const void **ins;   /* [max(local_size, node_count)] pointers for the kernels */
-    void **outs;        /* likewise */
-    dp_engine_op_t *op; /* the running one */
-    dp_error_t failure; /* why it fails */
+    const void **ins;         /* [max(local_size, node_count)] pointers for the kernels */
+    void **outs;              /* likewise */
+    dp_engine_op_t *op;       /* the running one, or the one that gave up waiting and is to go on */
+    int is_arriving;          /* it gave up: what it publishes is published */
+    dp_barrier_wait_t waited; /* at its first barrier */
+    dp_error_t failure;       /* why it fails */
 };
 
 /* The hello of rank i of the world. */
@@ -231,8 +236,15 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 
 /* ---- Steps all are made of (cpu/steps.c) ---------------------------------------------------- */
 
+/* What an operation inside the node may have as input to take one barrier. */
+static inline size_t dp_cpu_eager_bytes(const dp_cpu_group_t *group)
+{
+    return dp_min(DP_EAGER_BYTES, DP_EAGER_TOTAL / (size_t)group->local_size);
+}
+
 /* Publishes what the others must know of op, waits at the barrier, and checks that all of the node
- * are at the same operation. */
+ * are at the same operation. DP_ERR_PENDING: it is eager and has waited until op->give_up_ns; the
+ * next call for it goes on waiting. */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
 /* The barrier of the group's ranks on this node: what they wrote before it may be read after it. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);

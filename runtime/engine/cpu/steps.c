@@ -233,11 +233,10 @@ static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barr
  * overwritten although it was read two operations ago, because a barrier has passed since (see
  * control.h).
  */
-dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager)
+static dp_status_t publish(dp_cpu_group_t *group, const dp_engine_op_t *op, int is_eager)
 {
     dp_cpu_publication_t *publication = dp_cpu_publication(group);
     dp_control_descriptor_t *descriptor = dp_cpu_descriptor(group, group->local_rank);
-    dp_barrier_wait_t waited;
     const int hides = !is_eager && has_private_memory(group, op);
     dp_status_t status = DP_OK;
 
@@ -270,15 +269,31 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
     };
     for (size_t i = 0; i < op->piece_count; i++)
         descriptor->wants_tally |= op->pieces[i].tally != NULL;
-    status = dp_control_barrier(&group->control, &waited);
+    return DP_OK;
+}
+
+dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager)
+{
+    dp_status_t status;
+
+    if (!group->is_arriving) {
+        status = publish(group, op, is_eager);
+        if (status != DP_OK) return status;
+        group->waited = (dp_barrier_wait_t){0};
+        dp_control_enter(&group->control);
+    }
+    status = dp_control_await(&group->control,
+                              is_eager && op->give_up_ns != 0 ? op->give_up_ns : UINT64_MAX,
+                              &group->waited);
+    group->is_arriving = status == DP_ERR_PENDING;
     if (status != DP_OK) return status;
-    record_wait(group, op, &waited);
+    record_wait(group, op, &group->waited);
     return compare_descriptors(group, op);
 }
 
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group)
 {
-    return dp_control_barrier(&group->control, NULL);
+    return dp_control_barrier(&group->control);
 }
 
 /* ---- The others' memory --------------------------------------------------------------------- */

@@ -59,12 +59,10 @@ static int local_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 static int is_small(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     const size_t elems = group->layout.elem_count;
-    size_t bytes;
 
     if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) return 0;
-    if (elems > DP_EAGER_BYTES) return 0;
-    bytes = elems * dp_dtype_bytes(op->dtype);
-    return bytes <= DP_EAGER_BYTES && bytes * (size_t)group->local_size <= DP_EAGER_TOTAL;
+    if (elems > DP_EAGER_BYTES) return 0; /* so that the product does not overflow */
+    return elems * dp_dtype_bytes(op->dtype) <= dp_cpu_eager_bytes(group);
 }
 
 /* Reduces piece after piece from the published copies into this rank's output. Of a reduce only the
