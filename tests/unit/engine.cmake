@@ -36,7 +36,7 @@ if(DP_SANITIZE MATCHES "thread")
   add_test(NAME test_engine_lanes_one_node COMMAND test_engine_lanes 1)
   add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
   set_tests_properties(
-    test_engine_one_node test_engine_groups_one_node test_engine_lanes_one_node test_engine_pull_threads
+    test_engine_one_node test_engine_groups_one_node test_engine_lanes_one_node test_engine_pull_threads test_engine_brief
     PROPERTIES TIMEOUT 300 LABELS "unit;ranks;tsan" ENVIRONMENT
                "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 endif()
