@@ -6,21 +6,14 @@ copied to its place, and `.grad` becomes a view of it; what further passes add g
 """
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, Sequence
 
 import torch
 
 import dp
-from dp import _c, arrays, errors
-from dp._c import lib
-from dp.handles import slices
+from .reduction import Repeated
 
-from .errors import HorovodInternalError
-
-NAME_BYTES = 255  # of a tensor's name
-_allreduce = _c.bare("dp_allreduce")
 ALIGNMENT = 256  # bytes: a line of the cache, and more than any kernel asks for
 
 
@@ -40,77 +33,43 @@ class Found:
         self.nonfinite = nonfinite
 
 
+class Place:
+    """Of one gradient: `view` is what `.grad` becomes."""
+
+    __slots__ = ("view", "reduction", "_flat")
+
+    def __init__(self, group: dp.Group, name: str, param: Any, memory: memoryview, offset: int) -> None:
+        self._flat = torch.frombuffer(memory, dtype=param.dtype, count=param.numel(), offset=offset)
+        # .data: no view in autograd's eyes, as older zero_grad() detaches gradients in place.
+        self.view = self._flat.as_strided(param.size(), param.stride()).data
+        self.reduction = Repeated(group, name, self._flat, dp.AVERAGE, 0)
+
+    def take(self, param: Any) -> None:
+        """Brings `.grad` here; zeros where there is none."""
+        gradient = param.grad
+        if gradient is self.view:
+            return
+        if gradient is None:
+            self.view.zero_()
+        elif gradient.data_ptr() != self.view.data_ptr():
+            self.view.copy_(gradient)
+        param.grad = self.view
+
+
 class GradientArena:
     """Places for the gradients of `named`: pairs (name, parameter), the same list on every rank.
 
-    Arguments of libdp's calls are made once. A rank that has joined counts in the averages, as zeros.
+    A rank that has joined counts in the averages, as zeros.
     """
 
     def __init__(self, context: dp.Context, group: dp.Group, named: Sequence[tuple[str, Any]]) -> None:
         sizes = [-(-param.numel() * param.element_size() // ALIGNMENT) * ALIGNMENT for _, param in named]
-        self._context = context
         memory = context.alloc(sum(sizes))
-        self._index = {param: i for i, (_, param) in enumerate(named)}
-        self._views: list[torch.Tensor] = []
-        self._arguments: list[tuple] = []
-        self._handles = [ctypes.c_void_p() for _ in named]
-        self._in_flight: list[ctypes.c_void_p] = []
-        options = _c.Options(reduce=dp.AVERAGE, count_joined=1, prescale=1.0, postscale=1.0)
+        self.places: dict[Any, Place] = {}  # by parameter
         offset = 0
-        for (name, param), size, handle in zip(named, sizes, self._handles):
-            flat = torch.frombuffer(memory, dtype=param.dtype, count=param.numel(), offset=offset)
-            data = arrays.view(flat)
-            # .data: no view in autograd's eyes, as older zero_grad() detaches gradients in place.
-            self._views.append(flat.as_strided(param.size(), param.stride()).data)
-            self._arguments.append(_c.converted(
-                "dp_allreduce", group.pointer, name.encode()[:NAME_BYTES], data.address, data.address,
-                data.count, data.dtype, options, handle))
+        for (name, param), size in zip(named, sizes):
+            self.places[param] = Place(group, name, param, memory, offset)
             offset += size
 
     def __contains__(self, param: Any) -> bool:
-        return param in self._index
-
-    def place(self, param: Any) -> None:
-        """Brings `.grad` to its place; zeros where there is none."""
-        view = self._views[self._index[param]]
-        gradient = param.grad
-        if gradient is view:
-            return
-        if gradient is None:
-            view.zero_()
-        elif gradient.data_ptr() != view.data_ptr():
-            view.copy_(gradient)
-        param.grad = view
-
-    def start(self, param: Any) -> None:
-        """Its gradient is complete and begins to travel."""
-        self.place(param)
-        index = self._index[param]
-        status = _allreduce(*self._arguments[index])
-        if status != 0:
-            raise HorovodInternalError(str(errors.make(status, self._context.error_text())))
-        self._in_flight.append(self._handles[index])
-
-    @property
-    def is_in_flight(self) -> bool:
-        """Whether a gradient has begun to travel since the last sync."""
-        return bool(self._in_flight)
-
-    def sync(self) -> Found:
-        """Waits until all are averages. HorovodInternalError: one failed; none is in flight then."""
-        raw = _c.Result()
-        squares, nonfinite, failure = [], 0, None
-        in_flight, self._in_flight = self._in_flight, []
-        for handle in in_flight:
-            for seconds in slices(None):
-                status = lib.wait(handle, seconds, raw)
-                if status != errors.TimeoutError.status:
-                    break
-            if status != 0:
-                text = raw.text.decode(errors="replace") if raw.text else self._context.error_text()
-                failure = failure or HorovodInternalError(str(errors.make(status, text)))
-            squares.append(raw.sum_squares)
-            nonfinite += raw.nonfinite
-        if failure is not None:
-            raise failure
-        return Found(squares, nonfinite)
+        return param in self.places

@@ -17,9 +17,12 @@ from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
+from dp.arrays import shape_tag
+
 from . import ops
-from .arena import GradientArena, is_placeable
+from .arena import Found, GradientArena, Place, is_placeable
 from .compression import Compression
+from .reduction import Repeated
 from .runtime import ProcessSet, global_process_set, world
 
 NAMELESS = "allreduce.noname."
@@ -60,6 +63,20 @@ class _Reduction:
         self.densified = densified or set()  # whose gradients were sparse, and are again afterwards
 
 
+class _Gradient:
+    """A parameter's gradient. The parameter's hook has it, so it must not hold the parameter."""
+
+    __slots__ = ("name", "left", "is_started", "is_shared", "place", "reduction", "__weakref__")
+
+    def __init__(self, name: str, passes: int) -> None:
+        self.name = name  # in libdp
+        self.left = passes  # that accumulate before it is reduced
+        self.is_started = False  # it is reduced
+        self.is_shared = False  # a later optimizer has the parameter too
+        self.place: Place | None = None  # in libdp's memory
+        self.reduction: Repeated | None = None  # of a dense one in host memory
+
+
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Mixed into a class derived from the optimizer's own; never made by itself."""
 
@@ -76,10 +93,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.backward_passes_per_step = backward_passes_per_step
         named = _check_names(self, named_parameters)
         self._parameter_names = {param: name for name, param in named}
-        self._delays: dict[Any, int] = {}
-        self._reductions: list[_Reduction] = []
-        self._started: set[Any] = set()
-        self._hooked: set[Any] = set()
+        self._gradients: list[tuple[Any, _Gradient]] = []  # with their parameters, by name
+        self._gradient_of: dict[Any, _Gradient] = {}
+        self._in_flight: list[tuple[Any, _Gradient]] = []  # by `reduction`
+        self._reductions: list[_Reduction] = []  # others in flight
+        self._functions: list[tuple[Any, Callable[[Any], None]]] = []  # for a parameter's gradient, when it is there
         self._hooks: list[Any] = []
         self._is_synchronized = False
         self._should_synchronize = True
@@ -93,6 +111,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._wants_arena = (in_place and compression is Compression.none and op == ops.Average
                              and gradient_predivide_factor == 1.0 and not self._groups)
         self._fits: Any = None  # the handle of what all ranks say about gradients in an arena
+        self._is_plain = compression is Compression.none and not self._groups and not self._factors()
         self._number = world.count_optimizer()
         if self._is_distributed():
             self._register_hooks()
@@ -106,29 +125,29 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.requires_grad:
-                    self._hooked.add(param)
-                    self._delays[param] = self.backward_passes_per_step
-                    self._hooks.append(_hook(param, _weak_hook(self)))
-                    world.optimizer_of[id(param)] = weakref.ref(self)
+                    gradient = _Gradient(self._name_of(param), self.backward_passes_per_step)
+                    self._gradient_of[param] = gradient
+                    self._functions.append((param, _weak_hook(self, gradient)))
+                    self._hooks.append(_hook(*self._functions[-1]))
+                    before = world.gradient_of.get(id(param), lambda: None)()
+                    if before is not None:
+                        before.is_shared = True
+                    world.gradient_of[id(param)] = weakref.ref(gradient)
+        self._gradients = sorted(self._gradient_of.items(), key=lambda pair: self._parameter_names.get(pair[0], ""))
 
-    def _on_gradient(self, param: Any) -> None:
-        if world.optimizer_of[id(param)]() is not self:
+    def _refuse(self, param: Any, gradient: _Gradient) -> None:
+        name = self._parameter_names.get(param)
+        if gradient.is_shared:
             raise AssertionError(
-                f"{self._parameter_names.get(param)} belongs to two DistributedOptimizers, and both would "
+                f"{name} belongs to two DistributedOptimizers, and both would "
                 "reduce its gradient: delete the older one, or give one of them all parameters")
-        if param in self._started or self._delays[param] <= 0:
+        if gradient.is_started or gradient.left <= 0:
             raise AssertionError(
-                f"Gradients of {self._parameter_names.get(param)} were computed more than "
+                f"Gradients of {name} were computed more than "
                 "backward_passes_per_step times before call to step(). Increase "
                 "backward_passes_per_step to accumulate gradients locally.")
-        if param.grad is not None and param.grad.requires_grad:
-            raise AssertionError(f"the gradient of {self._parameter_names.get(param)} is part of a "
-                                 "graph (create_graph=True): reduce it with hvd.allreduce()")
-        self._delays[param] -= 1
-        if self._arena is not None and param in self._arena:
-            self._place(param)
-        if self._delays[param] == 0:
-            self._start(param)
+        raise AssertionError(f"the gradient of {name} is part of a "
+                             "graph (create_graph=True): reduce it with hvd.allreduce()")
 
     def _divide(self, groups: Any) -> dict[Any, list]:
         """The list of parameters that are reduced together with each one."""
@@ -153,32 +172,52 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     # ---- Reductions ---------------------------------------------------------------------------
 
-    def _start(self, param: Any) -> None:
+    def _start(self, param: Any, gradient: _Gradient) -> None:
         """The gradient is complete. One of a group waits for the others."""
-        self._started.add(param)
-        if self._arena is not None and param in self._arena:
-            self._place(param)
-            self._arena.start(param)
+        gradient.is_started = True
+        if self._is_plain and self._reduce_plain(param, gradient):
             return
         members = self._groups.get(param)
         if members is None:
             self._reduce([param])
-        elif all(member in self._started for member in members if member in self._hooked):
-            self._reduce([member for member in members if member in self._hooked])
+            return
+        members = [member for member in members if member in self._gradient_of]
+        if all(self._gradient_of[member].is_started for member in members):
+            self._reduce(members)
 
-    def _place(self, param: Any) -> None:
-        assert self._arena is not None
+    def _reduce_plain(self, param: Any, gradient: _Gradient) -> bool:
+        """The usual case, of little Python: dense, in host memory, alone, as it is. False: it is another."""
+        tensor = param.grad
+        if gradient.place is not None:
+            if tensor is not gradient.place.view:
+                self._place(param, gradient.place)
+                tensor = param.grad
+        elif tensor is None:
+            tensor = param.grad = torch.zeros_like(param)
+        if not tensor.is_cpu or tensor.is_sparse or tensor.dtype is not param.dtype or \
+                gradient.place is None and not tensor.is_contiguous():
+            return False
+        reduction = gradient.reduction
+        if reduction is None or not reduction.fits(self._process_set.group) or not world.is_initialized:
+            group = self._process_set.member_group("allreduce")
+            reduction = gradient.reduction = Repeated(group, f"allreduce.{gradient.name}", tensor,
+                                                      ops._REDUCE[self._op], shape_tag(tensor.shape))
+        reduction.begin(tensor)
+        self._in_flight.append((param, gradient))
+        return True
+
+    def _place(self, param: Any, place: Place) -> None:
         if param.grad is not None and param.grad.is_sparse:
             if not self._sparse_as_dense:
                 raise ValueError(f"{self._parameter_names.get(param)} has a sparse gradient, and had a "
                                  "dense one in the first step: sparse_as_dense=True takes both, "
                                  "in_place=False too")
             param.grad = param.grad.to_dense()
-        self._arena.place(param)
+        place.take(param)
 
     def _candidates(self) -> list[tuple[str, Any]]:
         return [(self._name_of(param), param) for param in reversed(list(self._parameter_names))
-                if param in self._hooked]
+                if param in self._gradient_of]
 
     def _make_arena(self) -> None:
         """Places for the gradients that are dense on every rank. Behind the first step ranks say which those
@@ -196,6 +235,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         placed = [one for one, is_fit in zip(self._candidates(), fits) if is_fit]
         if placed:
             self._arena = GradientArena(world.context, self._process_set.member_group("optimizer"), placed)
+            for param, place in self._arena.places.items():
+                self._gradient_of[param].place = place
+                self._gradient_of[param].reduction = place.reduction
 
     def _factors(self) -> dict[str, float]:
         """An average in two steps where a factor divides before the sum."""
@@ -245,23 +287,49 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if not self._is_distributed():
             self._is_synchronized = True
             return
-        for param in sorted(self._hooked - self._started, key=self._order):
-            self._start(param)
+        for param, gradient in self._gradients:
+            if not gradient.is_started:
+                self._start(param, gradient)
         reductions, self._reductions = self._reductions, []
         try:
-            if self._arena is not None:
-                self._found = self._arena.sync()
+            found = self._finish_plain()
+            self._found = found if self._arena is not None else None
         finally:
-            self._started.clear()
-            self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
+            self._reset()
             for reduction in reductions:  # also behind a failure: none may be in flight afterwards
                 self._finish(reduction)
         if self._wants_arena:
             self._make_arena()
         self._is_synchronized = True
 
-    def _order(self, param: Any) -> str:
-        return self._parameter_names.get(param, "")
+    def _reset(self) -> None:
+        """No gradient is there."""
+        for _, gradient in self._gradients:
+            gradient.is_started = False
+            gradient.left = self.backward_passes_per_step
+
+    def _finish_plain(self) -> Found:
+        """Waits for those of _reduce_plain(); what was found of those in places. HorovodInternalError: one
+        failed; none is in flight then."""
+        squares, nonfinite, failure = [], 0, None
+        in_flight, self._in_flight = self._in_flight, []
+        for param, gradient in in_flight:
+            reduction = gradient.reduction
+            assert reduction is not None
+            tensor = reduction.tensor
+            error = reduction.finish()
+            if error is not None:
+                failure = failure or error
+            elif gradient.place is not None:
+                squares.append(reduction.found.sum_squares)
+                nonfinite += reduction.found.nonfinite
+            elif param.grad is None:
+                param.grad = tensor
+            elif param.grad is not tensor:
+                param.grad.detach().copy_(tensor)
+        if failure is not None:
+            raise failure
+        return Found(squares, nonfinite)
 
     def _finish(self, reduction: _Reduction) -> None:
         output = ops.synchronize(reduction.handle)
@@ -353,8 +421,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated before gradients are reduced."""
         self.backward_passes_per_step = passes
-        for param in self._delays:
-            self._delays[param] = passes
+        for _, gradient in self._gradients:
+            gradient.left = passes
 
     # ---- As an optimizer ----------------------------------------------------------------------
 
@@ -378,20 +446,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
         """AssertionError: gradients are in flight."""
-        if self._reductions or (self._arena is not None and self._arena.is_in_flight):
+        if self._reductions or self._in_flight:
             raise AssertionError("optimizer.zero_grad() was called after loss.backward() but before "
                                  "optimizer.step() or optimizer.synchronize(). This is prohibited as "
                                  "it can cause a race condition.")
-        self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
+        self._reset()
         return super(self.__class__, self).zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Forgets what is accumulated, as the state is another one's."""
-        if self._arena is not None and self._arena.is_in_flight:
+        if self._in_flight:
             self.synchronize()
-        self._started.clear()
+        self._reset()
         self._is_synchronized = False
-        self._delays = dict.fromkeys(self._delays, self.backward_passes_per_step)
         return super(self.__class__, self).load_state_dict(*args, **kwargs)
 
 
@@ -400,14 +467,24 @@ def is_distributed_optimizer(optimizer: Any) -> bool:
     return hasattr(optimizer, "plain_step") and hasattr(optimizer, "scale_gradients")
 
 
-def _weak_hook(optimizer: _DistributedOptimizer) -> Callable[[Any], None]:
-    """Parameters outlive optimizers, and hooks must not keep one that was dropped."""
+def _weak_hook(optimizer: _DistributedOptimizer, gradient: _Gradient) -> Callable[[Any], None]:
+    """What a parameter's hook calls, by the hundred in a backward pass. Parameters outlive optimizers, and hooks
+    must not keep one that was dropped."""
     reference = weakref.ref(optimizer)
 
     def on_gradient(param: Any) -> None:
         living = reference()
-        if living is not None:
-            living._on_gradient(param)
+        if living is None:
+            return
+        tensor = param.grad
+        if gradient.is_shared or gradient.is_started or gradient.left <= 0 or \
+                tensor is not None and tensor.requires_grad:
+            living._refuse(param, gradient)
+        gradient.left -= 1
+        if gradient.left == 0:
+            living._start(param, gradient)
+        elif gradient.place is not None and tensor is not gradient.place.view:
+            living._place(param, gradient.place)
 
     return on_gradient
 

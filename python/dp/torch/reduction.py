@@ -21,6 +21,7 @@ from .errors import HorovodInternalError
 from .runtime import Names, ProcessSet, world
 
 KIND = "allreduce"
+NAME_BYTES = 255  # of a tensor's name
 _PENDING = errors.PendingError.status
 _TIMED_OUT = errors.TimeoutError.status
 _allreduce = _c.bare("dp_allreduce")
@@ -130,6 +131,56 @@ class Reduction:
     def __del__(self) -> None:
         if self._pointer is not None:
             abandon(self._context, self._pointer, (self._tensor, self._output))
+
+
+class Repeated:
+    """The average or sum of a tensor in each step, in place and under one name: the arguments of libdp's calls are
+    converted once. Of one thread at a time, which waits for it before it begins it again."""
+
+    __slots__ = ("tensor", "found", "_context", "_group", "_handle", "_source", "_target", "_arguments", "_waiting")
+
+    def __init__(self, group: dp.Group, name: str, like: Any, reduce: int, tag: int) -> None:
+        """like: a tensor of the type and count; the others are as it is."""
+        self.tensor: Any = None  # in flight
+        self.found = _c.Result()  # by the last one
+        self._context = group.context
+        self._group = group
+        self._handle = ctypes.c_void_p()
+        options = make_options(reduce, 1.0, 1.0, "default", 0, False, reduce == dp.AVERAGE, None, tag)
+        self._arguments = _c.converted("dp_allreduce", group.pointer, name.encode()[:NAME_BYTES], 0, 0, like.numel(),
+                                       torch_type(like.dtype), options, self._handle)
+        self._source, self._target = self._arguments[2:4]
+        self._waiting = (self._handle, ctypes.c_double(SLICE_S), ctypes.byref(self.found))
+
+    def fits(self, group: dp.Group | None) -> bool:
+        """Whether it is of this group, and its world has not ended."""
+        return self._group is group and self._context._pointer is not None
+
+    def begin(self, tensor: Any) -> None:
+        """Reduces it where it lies. HorovodInternalError: it cannot be submitted."""
+        self._source.value = self._target.value = tensor.data_ptr()
+        status = _allreduce(*self._arguments)
+        if status != 0:
+            raise HorovodInternalError(str(errors.make(status, self._context.error_text())))
+        self.tensor = tensor
+
+    def __del__(self) -> None:
+        if self.tensor is not None:
+            abandon(self._context, self._handle.value or 0, self.tensor)
+
+    def finish(self) -> HorovodInternalError | None:
+        """Waits until it is over; how it failed."""
+        if self._context._pointer is None:  # finalize() has freed the handle
+            return HorovodInternalError("the context was finalized")
+        status = _wait(*self._waiting)
+        while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+            status = _wait(*self._waiting)
+        self.tensor = None
+        if status == 0:
+            return None
+        text = self.found.text
+        return HorovodInternalError(str(errors.make(status, text.decode(errors="replace") if text else
+                                                    self._context.error_text())))
 
 
 def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: float,

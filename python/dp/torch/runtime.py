@@ -122,7 +122,7 @@ class World:
         self._next_set = 1
         self.is_dynamic = False
         self._optimizers = 0
-        self.optimizer_of: dict[int, Any] = {}  # by a parameter's id, which DistributedOptimizer has it
+        self.gradient_of: dict[int, Any] = {}  # by a parameter's id, in the DistributedOptimizer that has it
 
     def count_optimizer(self) -> int:
         """A number for a new DistributedOptimizer: equal on all ranks, as they make the same ones."""
