@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "dp.h"
+#include "tests/bench/apart.h"
 #include "tests/bench/placement.h"
 
 enum { ARENA, ORDINARY, DIRECT, CMA, WAYS };
@@ -354,18 +355,19 @@ static void *map_shared(const bench_t *bench, const char *name, size_t bytes)
 
 static void set_up(bench_t *bench, size_t most)
 {
-    const size_t whole = dp_align_up(most, 2 * DP_MIB);
+    const size_t whole = dp_align_up(most, 2 * DP_MIB), distance = whole + APART;
     char *shared;
     void *arena;
 
     bench->table = map_shared(bench, "floor.table", sizeof(*bench->table));
-    shared = map_shared(bench, "floor.tensors", 2 * whole);
+    _Static_assert(APART % (2 * DP_MIB) != 0, "see apart.h");
+    shared = map_shared(bench, "floor.tensors", distance + whole);
     must(bench, dp_alloc(bench->dp, whole, &arena), "dp_alloc");
     bench->tensors[ARENA] = arena;
     bench->tensors[ORDINARY] = aligned_alloc(4096, whole);
     bench->tensors[CMA] = aligned_alloc(4096, whole);
-    bench->tensors[DIRECT] = (float *)(void *)(shared + (size_t)bench->side * whole);
-    bench->other = (float *)(void *)(shared + (size_t)(1 - bench->side) * whole);
+    bench->tensors[DIRECT] = (float *)(void *)(shared + (size_t)bench->side * distance);
+    bench->other = (float *)(void *)(shared + (size_t)(1 - bench->side) * distance);
     bench->piece = aligned_alloc(4096, CMA_PIECE);
     if (bench->tensors[ORDINARY] == NULL || bench->tensors[CMA] == NULL || bench->piece == NULL) {
         fprintf(stderr, "floor: no memory for %zu bytes\n", whole);

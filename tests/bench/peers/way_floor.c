@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/bench/apart.h"
 #include "tests/bench/peers/slices.h"
 
 #define TENSOR_MAX ((size_t)512 << 20)
@@ -45,6 +46,19 @@ static void *map(size_t bytes, int flags)
     if (memory == MAP_FAILED) return NULL;
     (void)madvise(memory, bytes, MADV_HUGEPAGE); /* where the system lets us */
     return memory;
+}
+
+/* Both tensors of the direct floor, in one mapping, so that their distance is ours to choose. */
+static int map_both(state_t *state)
+{
+    const size_t distance = TENSOR_MAX + APART;
+    char *both = map(distance + TENSOR_MAX, MAP_SHARED);
+
+    _Static_assert((TENSOR_MAX + APART) % APART_HASHED != 0, "see apart.h");
+    if (both == NULL) return -1;
+    for (int i = 0; i < 2; i++)
+        state->mapped[i] = (float *)(void *)(both + (size_t)i * distance);
+    return 0;
 }
 
 static void *direct_memory(void *user, size_t bytes)
@@ -138,10 +152,8 @@ int main(int argc, char **argv)
 
     state.shared = map(sizeof(*state.shared), MAP_SHARED);
     state.piece = aligned_alloc(4096, PIECE);
-    for (int i = 0; i < 2; i++)
-        state.mapped[i] = is_cma ? NULL : map(TENSOR_MAX, MAP_SHARED);
     if (state.shared == NULL || state.piece == NULL) return 1;
-    if (!is_cma && (state.mapped[0] == NULL || state.mapped[1] == NULL)) return 1;
+    if (!is_cma && map_both(&state) != 0) return 1;
     child = fork();
     if (child < 0) return 1;
     /* Rank 1 does not outlive rank 0, for which it would wait. */
