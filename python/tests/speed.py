@@ -60,6 +60,8 @@ FIGURES = {
     "4 B, hvd": Figure("`hvd.allreduce_` of 4 B", US, "gloo", most=15),
     "Horovod": Figure("the same by Horovod itself", US),
     "4 B, dist": Figure("`dist.all_reduce` of 4 B", US, "gloo", most=20),
+    "4 B, dist, unrecorded": Figure("the same without torch's flight recorder (`TORCH_FR_BUFFER_SIZE=0`)", US,
+                                    "gloo", most=20),
     "submit": Figure("`hvd.allreduce_async_`, CPU time of a call", US, "libdp's share of it", most=5),
     "synchronize": Figure("`hvd.synchronize`, CPU time of a call", US),
     "optimizer": Figure("`DistributedOptimizer`, GPT-2's 148 gradients in ordinary memory", MS,
@@ -77,7 +79,7 @@ FIGURES = {
     "link": Figure("DDP over 1 Gb/s and 100 us: `DP_WIRE=fp16`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
 }
 LOCAL = ("small", "submit", "gradients", "ddp", "fsdp")
-ALL = (*LOCAL, "horovod", "link")
+ALL = (*LOCAL, "unrecorded", "horovod", "link")
 
 
 class Report:
@@ -202,6 +204,8 @@ def main():
     status = 0
     if any(name in LOCAL for name in names):
         status = local([name for name in LOCAL if name in names], build, environment, report)
+    if "unrecorded" in names:
+        status = local(["unrecorded"], build, environment | {"TORCH_FR_BUFFER_SIZE": "0"}, report) or status
     if "horovod" in names:
         horovod(build, report)
     if "link" in names:

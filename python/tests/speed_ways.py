@@ -76,6 +76,14 @@ class Ways:
         tell(self.rank, "4 B, hvd", ours=found["hvd"], beside=found["gloo"])
         tell(self.rank, "4 B, dist", ours=found["dist"], beside=found["gloo"])
 
+    def unrecorded(self):
+        """The same without torch's flight recorder, which PyTorch 2.15 attaches to every backend."""
+        torch, dist = self.torch, self.dist
+        x = torch.ones(1)
+        found = paired({"dist": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+                        "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)}, 20, 200)
+        tell(self.rank, "4 B, dist, unrecorded", ours=found["dist"], beside=found["gloo"])
+
     def submit(self):
         """CPU time of the submitting thread for each of 148 small tensors; waits are another figure."""
         torch, hvd = self.torch, self.hvd()
