@@ -242,10 +242,11 @@ node)
 listen) # while a job starts, nothing of it listens on an interface that leads to no other node
     cat >watch.py <<'END'
 # Notes the addresses at which somebody listens here, but sshd, until the file `stop` is there.
-import os, socket, sys
+import os, socket, sys, time
 seen = set()
 open("watches." + sys.argv[1], "w")
 while not os.path.exists("stop"):
+    time.sleep(0.001)
     for name, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
         for line in open(name).read().splitlines()[1:]:
             where, state = line.split()[1], line.split()[3]
@@ -256,6 +257,8 @@ while not os.path.exists("stop"):
             seen.add(socket.inet_ntop(family, data))
 open("seen." + sys.argv[1], "w").write("".join(f"{address}\n" for address in sorted(seen)))
 END
+    mkdir slow && printf '%s\n' '#!/bin/sh' 'sleep 1' 'exec /usr/bin/ssh "$@"' >slow/ssh && chmod +x slow/ssh
+    export DP_SSH=$PWD/slow/ssh # so that the start lasts, and a busy machine sees it
     watched() { # COMMAND...: with all that listened meanwhile in seen.login, seen.a, seen.b
         local watchers=() name
         rm -f stop seen.* watches.*

@@ -30,7 +30,6 @@
 #define BACKLOG 1024
 #define NAMES_NS UINT64_C(2000000000) /* for the addresses of all nodes' names */
 #define PORT_TRIES 16
-#define RESOLVED_MAX 16
 
 /* Addresses to listen on. */
 typedef struct place {
@@ -104,54 +103,90 @@ static void add_text(places_t *places, const char *text)
 
 /* The address from which packets to this one start. only_own: if that is this one itself. 1: added.
  */
-static int add_source(places_t *places, const char *text, int only_own)
+static int add_source(places_t *places, const struct sockaddr_storage *to, socklen_t to_bytes,
+                      int only_own)
 {
-    struct sockaddr_storage to;
     struct sockaddr_storage from;
-    const socklen_t to_bytes = read_address(text, &to);
-    const socklen_t bytes = to_bytes == 0 ? 0 : dp_interface_source(&to, to_bytes, &from);
+    const socklen_t bytes = dp_interface_source(to, to_bytes, &from);
     char own[DP_REMOTE_ADDRESS_MAX];
+    char other[DP_REMOTE_ADDRESS_MAX];
 
     if (bytes == 0 || is_loopback(&from)) return 0;
     format_place(&from, bytes, own, sizeof(own));
-    if (only_own && strcmp(own, text) != 0) return 0;
+    format_place(to, to_bytes, other, sizeof(other));
+    if (only_own && strcmp(own, other) != 0) return 0;
     add_place(places, &from, bytes);
     return 1;
 }
 
-/* Likewise for a name or an address. How many were added, or there already. */
-static int add_sources(places_t *places, const char *name, int only_own, uint64_t deadline_ns)
+/* The addresses of a name or of an address. Returns how many, 0 where it is not known in time. */
+static int resolve(const char *name, dp_knock_target_t *targets, int max, uint64_t deadline_ns)
 {
-    char found[RESOLVED_MAX][DP_RESOLVE_ROOM];
-    struct sockaddr_storage address;
+    char found[DP_KNOCK_TARGETS][DP_RESOLVE_ROOM];
     int count = 0;
-    int added = 0;
+    int read = 0;
 
     if (strchr(name, '@') != NULL) name = strchr(name, '@') + 1;
-    if (read_address(name, &address) > 0) return add_source(places, name, only_own);
-    if (dp_resolve(name, found, RESOLVED_MAX, &count, deadline_ns, NULL) != DP_OK) return 0;
-    for (int i = 0; i < count; i++)
-        added += add_source(places, found[i], only_own);
-    return added;
+    targets[0].bytes = read_address(name, &targets[0].address);
+    if (targets[0].bytes > 0) return 1;
+    if (dp_resolve(name, found, max, &count, deadline_ns, NULL) != DP_OK) return 0;
+    for (int i = 0; i < count; i++) {
+        targets[read].bytes = read_address(found[i], &targets[read].address);
+        read += targets[read].bytes > 0;
+    }
+    return read;
+}
+
+static void resolve_nodes(dp_fleet_t *fleet)
+{
+    const uint64_t deadline_ns = dp_now_ns() + NAMES_NS;
+
+    for (int i = 0; i < fleet->count; i++) {
+        dp_fleet_node_t *node = &fleet->list[i];
+
+        if (node->is_here || fleet->nodes->way == DP_NODES_JOIN) continue;
+        node->target_count = resolve(node->name, node->targets, DP_KNOCK_TARGETS, deadline_ns);
+    }
 }
 
 /* Where the stations come from. 0: not known; every address will do. */
+static int find_places_of_nodes(const dp_fleet_t *fleet, places_t *places)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        const dp_fleet_node_t *node = &fleet->list[i];
+        int added = 0;
+
+        if (node->is_here) {
+            add_text(places, "127.0.0.1");
+            continue;
+        }
+        for (int k = 0; k < node->target_count; k++)
+            added += add_source(places, &node->targets[k].address, node->targets[k].bytes, 0);
+        if (added == 0) return 0;
+    }
+    return places->count;
+}
+
+/* Likewise for nodes that others start: this machine's addresses of the name that they are given.
+ */
+static int find_places_of_meeting(const char *meet, places_t *places)
+{
+    dp_knock_target_t targets[DP_KNOCK_TARGETS];
+    int added = 0;
+    int count;
+
+    add_text(places, "127.0.0.1"); /* for the agent here */
+    if (strcmp(meet, "localhost") == 0 || strncmp(meet, "127.", 4) == 0) return 1;
+    count = resolve(meet, targets, DP_KNOCK_TARGETS, dp_now_ns() + NAMES_NS);
+    for (int i = 0; i < count; i++)
+        added += add_source(places, &targets[i].address, targets[i].bytes, 1);
+    return added;
+}
+
 static int find_places(const dp_fleet_t *fleet, places_t *places)
 {
-    const uint64_t deadline_ns = dp_now_ns() + NAMES_NS;
-    const char *meet = fleet->nodes->meet;
-
-    for (int i = 0; i < fleet->count; i++) {
-        if (fleet->list[i].is_here) {
-            add_text(places, "127.0.0.1");
-        } else if (fleet->nodes->way != DP_NODES_JOIN &&
-                   add_sources(places, fleet->list[i].name, 0, deadline_ns) == 0) {
-            return 0;
-        }
-    }
-    if (fleet->nodes->way != DP_NODES_JOIN) return places->count;
-    if (strcmp(meet, "localhost") == 0 || strncmp(meet, "127.", 4) == 0) return places->count;
-    return add_sources(places, meet, 1, deadline_ns);
+    return fleet->nodes->way == DP_NODES_JOIN ? find_places_of_meeting(fleet->nodes->meet, places)
+                                              : find_places_of_nodes(fleet, places);
 }
 
 /* ---- Listening ------------------------------------------------------------------------------ */
@@ -308,10 +343,12 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error)
     const char *interface = fleet->command->config.net_interface;
     const uint16_t wanted =
         fleet->nodes->way == DP_NODES_JOIN ? fleet->nodes->port : (uint16_t)fleet->command->port;
-    const int is_open = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)
-                                             : listen_on_routes(fleet, wanted);
+    int status;
 
-    if (is_open == 0) return DP_OK;
+    resolve_nodes(fleet);
+    status = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)
+                                  : listen_on_routes(fleet, wanted);
+    if (status == 0) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' agents (%u%s%s): %s", wanted,
                         interface[0] != '\0' ? " on " : "", interface, strerror(errno));
 }

@@ -201,6 +201,7 @@ static void print_words(char *const *words, FILE *out)
 static void print_start(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out)
 {
     dp_shell_command_t shell;
+    dp_ssh_config_t config;
     dp_status_t status;
 
     if (nodes->way == DP_NODES_JOIN) {
@@ -211,8 +212,9 @@ static void print_start(const dp_nodes_t *nodes, const dp_command_t *command, FI
     if (nodes->way == DP_NODES_SRUN) {
         status = dp_shell_command_srun(&shell, NULL, nodes->hosts.count, nodes->program, NULL);
     } else {
-        status = dp_shell_command_ssh(&shell, command->config.ssh, nodes->hosts.list[0].name,
-                                      nodes->program, 0, NULL);
+        dp_ssh_config_look(command->config.ssh, &config);
+        status = dp_shell_command_ssh(&shell, command->config.ssh, &config,
+                                      nodes->hosts.list[0].name, nodes->program, 0, NULL);
     }
     if (status != DP_OK) return;
     fprintf(out, "start   ");

@@ -60,22 +60,34 @@ static void add_remote_command(builder_t *builder, const char *program)
     add_word(builder, text, used);
 }
 
-dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, const char *host,
+static void add_option(builder_t *builder, const char *option)
+{
+    add(builder, "-o");
+    add(builder, option);
+}
+
+/* Of OpenSSH. */
+static void add_options(builder_t *builder, const dp_ssh_config_t *config, int is_plain)
+{
+    add(builder, "-T");
+    add(builder, "-x");
+    add(builder, "-a");
+    add_option(builder, "BatchMode=yes");
+    if (!config->has_timeout) add_option(builder, "ConnectTimeout=10");
+    if (!config->has_alive) {
+        add_option(builder, "ServerAliveInterval=2");
+        add_option(builder, "ServerAliveCountMax=3");
+    }
+    add_option(builder, "ClearAllForwardings=yes");
+    /* Its default exchange takes 100 ms of a core for each host, this one 16. */
+    if (!is_plain) add_option(builder, "KexAlgorithms=^curve25519-sha256");
+    add(builder, "--");
+}
+
+dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh,
+                                 const dp_ssh_config_t *config, const char *host,
                                  const char *program, int is_plain, dp_error_t *error)
 {
-    static const char *const options[] = {"-T",
-                                          "-x",
-                                          "-a",
-                                          "-o",
-                                          "BatchMode=yes",
-                                          "-o",
-                                          "ConnectTimeout=10",
-                                          "-o",
-                                          "ServerAliveInterval=2",
-                                          "-o",
-                                          "ServerAliveCountMax=3",
-                                          "-o",
-                                          "ClearAllForwardings=yes"};
     builder_t builder = {.command = command};
     const char *base;
 
@@ -88,17 +100,7 @@ dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, c
     if (builder.count == 0) add(&builder, "ssh");
     base = strrchr(command->argv[0], '/');
     base = base == NULL ? command->argv[0] : base + 1;
-    if (strcmp(base, "ssh") == 0) {
-        for (size_t i = 0; i < DP_ARRAY_LEN(options); i++) {
-            add(&builder, options[i]);
-        }
-        /* Its default exchange takes 100 ms of a core for each host, this one 16. */
-        if (!is_plain) {
-            add(&builder, "-o");
-            add(&builder, "KexAlgorithms=^curve25519-sha256");
-        }
-        add(&builder, "--");
-    }
+    if (strcmp(base, "ssh") == 0) add_options(&builder, config, is_plain);
     add(&builder, host);
     add_remote_command(&builder, program);
     return finish(&builder, error);
@@ -167,6 +169,10 @@ static const known_error_t known_errors[] = {
      DP_SHELL_TRY_AGAIN},
     {"Connection timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
     {"Operation timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
+    {" timed out", "its login takes longer than ssh waits (ConnectTimeout): is it slow?",
+     DP_SHELL_OTHER},
+    {"Timeout, server", "it answers ssh no more: is it slow, or does the network lose packets?",
+     DP_SHELL_OTHER},
     {"kex_exchange_identification", "its sshd hung up: too many logins at once (MaxStartups)?",
      DP_SHELL_TRY_AGAIN},
     {"Connection reset", "its sshd hung up: too many logins at once (MaxStartups)?",
