@@ -25,6 +25,7 @@ _REDUCE = {Average: dp.AVERAGE, Sum: dp.SUM, Min: dp.MIN, Max: dp.MAX, Product: 
 # where the product is rounded to the type: libdp's own sums use products that are not.
 _SCALED = (torch.float32, torch.float64, torch.bfloat16)
 _numbers = itertools.count(1)
+_begin = reduction.begin
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:
@@ -190,7 +191,11 @@ def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: st
     """Reduces tensor over the ranks in place."""
     if average is not None or op not in _REDUCE:
         op = resolve_op(op, average)
-    return _begin_one(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        return _begin_one(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    number = next(_numbers)
+    _operations[number] = _begin(tensor, tensor, name, _REDUCE[op], 1.0, process_set)
+    return number
 
 
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None,

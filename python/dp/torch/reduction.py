@@ -50,25 +50,23 @@ def stream_of(tensor: torch.Tensor) -> int | None:
 class _Slot:
     """The reductions under one name, one after the other. Guarded by the lock of its process set's names."""
 
-    __slots__ = ("name", "group", "context", "dtype", "shape", "reduce", "postscale", "stream",
-                 "source", "target", "handle", "arguments")
+    __slots__ = ("name", "context", "kind", "source", "target", "handle", "arguments")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.group: Any = None  # of nothing yet
+        self.kind: Any = None  # group, type, shape and options; of nothing yet
         self.handle = ctypes.c_void_p()
 
     def prepare(self, group: dp.Group, tensor: Any, reduce: int, postscale: float, stream: Any) -> None:
         """For tensors like this one."""
-        self.group = None  # until all of it is there
+        self.kind = None  # until all of it is there
         options = make_options(reduce, 1.0, postscale, "default", 0, False, reduce == dp.AVERAGE,
                                stream, shape_tag(tensor.shape))
         self.arguments = _c.converted("dp_allreduce", group.pointer, self.name.encode(), 0, 0,
                                       tensor.numel(), torch_type(tensor.dtype), options, self.handle)
         self.source, self.target = self.arguments[2:4]
-        self.context, self.dtype, self.shape = group.context, tensor.dtype, tensor.shape
-        self.reduce, self.postscale, self.stream = reduce, postscale, stream
-        self.group = group
+        self.context = group.context
+        self.kind = (group, tensor.dtype, tensor.shape, reduce, postscale, stream)
 
 
 class _Waiter:
@@ -200,12 +198,11 @@ def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: fl
         if before is not None and before._pointer is not None and not before.done():
             names.check_free(slot.name, bool(name))
         try:
-            if (slot.group is not group or slot.dtype is not tensor.dtype or slot.shape != tensor.shape
-                    or slot.reduce != reduce or slot.postscale != postscale or slot.stream != stream
-                    or slot.context._pointer is None):
+            if slot.kind != (group, tensor.dtype, tensor.shape, reduce, postscale, stream) or \
+                    slot.context._pointer is None:
                 slot.prepare(group, tensor, reduce, postscale, stream)
-            slot.source.value = tensor.data_ptr()
-            slot.target.value = slot.source.value if output is tensor else output.data_ptr()
+            slot.source.value = address = tensor.data_ptr()
+            slot.target.value = address if output is tensor else output.data_ptr()
             status = _allreduce(*slot.arguments)
             if status != 0:
                 slot.context.check(status)
