@@ -7,6 +7,7 @@ import shlex
 import sys
 
 from dpcompare import bench, clock, plan, report, results, studies
+from dpcompare.clock import importance
 from dpcompare import gates as judging
 from dpcompare import rows as all_rows
 from dpcompare import views
@@ -198,11 +199,19 @@ def make_runs(runs, lab, clock):
         records.append(record)
         progress.note(one, "made before")
     print(f"{len(progress.left)} runs, about {_duration(clock.total_s(progress.left))}", flush=True)
-    for one in list(progress.left):
+    put_off = []  # what does not fit is asked about once more, behind all others
+    queue = list(progress.left)
+    while queue or put_off:
+        if not queue:
+            queue, put_off = sorted(put_off, key=importance), None
+        one = queue.pop(0)
         if one.link in dead:
             progress.note(one, f"not run: {dead[one.link]}")
             continue
         if not clock.fits(one, progress.left):
+            if put_off is not None:
+                put_off.append(one)
+                continue
             left_out[one] = f"it should take {clock.expected_s(one):.0f} s"
             progress.note(one, f"left out for want of time: {left_out[one]}")
             continue

@@ -86,6 +86,13 @@ class ClockTest(unittest.TestCase):
                          "it was ended after 68 s")
         self.assertNotIn("dps", found)
 
+    def test_what_was_put_off_is_made_where_there_is_time_in_the_end(self):
+        runs, records, failures, left_out = self.make_runs(
+            lambda run: 12.0 if len(self.made) < 15 else 0.2)
+        self.assertEqual((failures, left_out), ([], {}))
+        self.assertNotEqual(self.made, runs)
+        self.assertEqual(set(self.made), set(runs))
+
     def test_a_run_of_ours_that_hangs_is_a_failure(self):
         _, records, failures, left_out = self.make_runs(
             lambda run: 1e6 if run.row.name == "zero1" and run.study.timed else 1.0)
