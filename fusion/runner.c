@@ -94,6 +94,7 @@ int dp_pipeline_is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_group_
 {
     const dp_engine_t *engine = pipeline->engine;
 
+    if (collective == DP_COLLECTIVE_BARRIER) return 1; /* it takes no part of the engine */
     if (engine->ops->brief_bytes == NULL) return 0;
     if (collective != DP_COLLECTIVE_ALLREDUCE && collective != DP_COLLECTIVE_REDUCE &&
         collective != DP_COLLECTIVE_BROADCAST && collective != DP_COLLECTIVE_ALLGATHER)

@@ -57,7 +57,7 @@ int case_deadlines(dp_context_t *dp)
         const uint32_t repeat = sizes;
         static const char *const names[] = {"first", "second", "third"};
         const int operations = 1 + (int)(next(&sizes) % 3);
-        dp_handle_t *handles[3];
+        dp_handle_t *handles[3], *barrier;
         size_t counts[3];
 
         for (int i = 0; i < operations; i++) {
@@ -69,6 +69,7 @@ int case_deadlines(dp_context_t *dp)
                                        DP_F32, NULL, &handles[i]),
                           DP_OK);
         }
+        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &barrier), DP_OK);
         if (step % 200 < 100) sizes = repeat; /* the same again: by the cached schedule */
         for (int i = operations; i-- > 0;) {
             const float ranks = (float)dp_size(dp);
@@ -79,6 +80,7 @@ int case_deadlines(dp_context_t *dp)
                 EXPECT(dp, values[i][k] == expected, "step %d, %s[%zu] is %g, not %g", step,
                        names[i], k, (double)values[i][k], (double)expected);
         }
+        EXPECT_STATUS(dp, wait_in_slices(barrier, &own, &slices), DP_OK);
     }
     EXPECT(dp, slices >= STEPS, "%llu slices", (unsigned long long)slices);
     for (int i = 0; i < 3; i++)
