@@ -72,6 +72,7 @@ FIGURES = {
                                               "`dp_gradients_*()`, no copy"),
     "DDP": Figure("DDP, the 148 gradients: backward with exchange less backward without", MS, "gloo",
                   ratio=0.5),
+    "DDP, averaged": Figure("the same with `dp.torch.ddp.average`, in place of DDP's division", MS, "gloo", ratio=0.5),
     "DDP, whole": Figure("the whole backward", MS, "gloo"),
     "FSDP2": Figure("FSDP2, 8 layers of 4 M weights, forward and backward", MS, "gloo"),
     "FSDP2, its memory": Figure("the same with `set_allocate_memory_from_process_group_for_comm(True)`", MS,

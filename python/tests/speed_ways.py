@@ -218,15 +218,18 @@ class Ways:
 
     def ddp(self):
         """DDP of GPT-2's gradients; communication is what a backward takes more than one without exchange."""
+        from dp.torch.ddp import average
         ours, by_dp = self._ddp(self.ours)
+        _, averaged = self._ddp(self.ours, average)
         _, by_gloo = self._ddp(self.gloo)
 
         def alone():
             with ours.no_sync():
                 by_dp()
 
-        found = paired({"dp": by_dp, "gloo": by_gloo, "alone": alone}, 10)
-        tell(self.rank, "DDP", ours=found["dp"] - found["alone"], beside=found["gloo"] - found["alone"])
+        found = paired({"dp": by_dp, "averaged": averaged, "gloo": by_gloo, "alone": alone}, 10)
+        for name, way in (("DDP", "dp"), ("DDP, averaged", "averaged")):
+            tell(self.rank, name, ours=found[way] - found["alone"], beside=found["gloo"] - found["alone"])
         tell(self.rank, "DDP, whole", ours=found["dp"], beside=found["gloo"])
 
     def fsdp(self):

@@ -374,6 +374,12 @@ def train(net, after_step=lambda: None):
         optimizer.step()
 ddp = torch.nn.parallel.DistributedDataParallel(model())
 train(ddp)
+if backend == "dp":
+    import dp.torch.ddp
+    averaged = torch.nn.parallel.DistributedDataParallel(model())
+    averaged.register_comm_hook(None, dp.torch.ddp.average)
+    train(averaged)
+    assert all(one.equal(other) for one, other in zip(averaged.parameters(), ddp.parameters()))
 sharded = ddp
 if fully_shard is not None:
     sharded, mesh = model(), init_device_mesh("cpu", (ranks,))
