@@ -243,8 +243,9 @@ class Judged:
                 found["large"] = [_best(results, all_rows.ALL[name], ranks)]
             if all_rows.ALL[name].judged == all_rows.CURVE and not any(
                     gate.name == FINAL_LOSS for gates in found.values() for gate in gates):
-                found["curve"] = [Gate(FINAL_LOSS, None, "no run whose loss could be compared",
-                                       needed=True)]
+                curve = next((study.name for study in results.studies.values() if study.curves), "curve")
+                found.setdefault(curve, []).append(Gate(
+                    FINAL_LOSS, None, "no run whose loss could be compared", needed=True))
 
     def _first(self, row, ranks, link, which):
         """The first of the gates that which() chooses, as text; "" without one."""
