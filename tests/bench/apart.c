@@ -107,11 +107,13 @@ int main(int argc, char **argv)
         double least[2][WAYS] = {{1e18, 1e18}, {1e18, 1e18}};
 
         for (int turn = 0; turn < 3 || (double)(dp_now_ns() - begin_ns) < seconds * 1e9; turn++) {
-            for (int d = 0; d < 2; d++)
+            for (int d = 0; d < 2; d++) {
+                float *own = (float *)(void *)memory;
+                float *other = (float *)(void *)(memory + distances[d]);
+
                 for (int way = 0; way < WAYS; way++)
-                    least[d][way] = dp_min(least[d][way],
-                                           once(way, (float *)(void *)memory,
-                                                (float *)(void *)(memory + distances[d]), count));
+                    least[d][way] = dp_min(least[d][way], once(way, own, other, count));
+            }
         }
         printf("%12zu %12.1f %12.1f %12.1f %12.1f %12.2f\n", sizes[s], least[0][LOOP],
                least[0][KERNEL], least[1][LOOP], least[1][KERNEL],
