@@ -192,20 +192,38 @@ static void child_changed(agent_t *agent, pid_t pid, int status, const struct ru
     send_to_dprun(agent, &message);
 }
 
+/* Children that stopped or go on, none that ended. */
+static void note_stops(agent_t *agent)
+{
+    const struct rusage none = {0};
+    siginfo_t info = {0};
+
+    while (waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0) {
+        child_changed(agent, info.si_pid,
+                      info.si_code == CLD_CONTINUED ? __W_CONTINUED : W_STOPCODE(info.si_status),
+                      &none);
+        info.si_pid = 0;
+    }
+}
+
+/* Of changes that wait together the kernel tells first those of the child that was started first.
+ * But a rank that ends because another one stands still came second, and the report goes by that:
+ * so once an end is there, all stops come before it. */
 static void reap_children(agent_t *agent)
 {
     for (;;) {
         struct rusage usage;
+        siginfo_t ended = {0};
         int status;
-        pid_t pid = wait4(-1, &status, WNOHANG | WUNTRACED | WCONTINUED, &usage);
+        const int code = waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT);
 
-        if (pid > 0) {
-            child_changed(agent, pid, status, &usage);
-            continue;
-        }
-        if (pid < 0 && errno == EINTR) continue;
-        agent->is_childless = pid < 0 && errno == ECHILD;
-        return;
+        if (code < 0 && errno == EINTR) continue;
+        agent->is_childless = code < 0 && errno == ECHILD;
+        if (code < 0) return;
+        note_stops(agent);
+        if (ended.si_pid == 0) return; /* one that ends now brings a SIGCHLD of its own */
+        if (wait4(ended.si_pid, &status, WNOHANG, &usage) == ended.si_pid)
+            child_changed(agent, ended.si_pid, status, &usage);
     }
 }
 
