@@ -166,7 +166,7 @@ static void ticket_cut_or_foreign_is_refused(void **state)
     expect_bad_ticket(data, sizeof(data), DP_ERR_CONFIG, "malformed");
     expect_bad_ticket("some other file's words", 23, DP_ERR_CONFIG, "holds no ticket");
     data[4] = 9;
-    expect_bad_ticket(data, bytes, DP_ERR_MISMATCH, "version 9, this library 4");
+    expect_bad_ticket(data, bytes, DP_ERR_MISMATCH, "version 9, this library 5");
     fd = open("/dev/null", O_RDONLY);
     assert_int_equal(dp_kv_ticket_read(fd, &ticket, &error), DP_ERR_CONFIG);
     assert_non_null(strstr(error.text, "neither a pipe nor a file"));
