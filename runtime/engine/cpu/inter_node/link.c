@@ -7,8 +7,8 @@
  * progress until nothing happens, then arm, and only sleep when arming said so. An endpoint that
  * failed is never used again.
  *
- * UCX 1.13's TCP has three assertions that a peer's end can trip, and they end the process. None
- * can be reached from here:
+ * UCX 1.13's TCP has four assertions that a peer's end can trip, and they end the process. Three
+ * cannot be reached from here:
  *
  *  - "PUT_TX_WAITING_ACK" (tcp_ep.c:939): a put was acknowledged, and before that acknowledgement
  *    was read, a send on the same connection failed, which forgets that one is due. Both a
@@ -22,6 +22,11 @@
  *  - "CONN_STATE_CLOSED" (tcp_iface.c:307): of several events read together the first ends an
  *    endpoint that a later one is about, as when both sides connect and one dies. So events are
  *    read one at a time: what ends takes its own events with it.
+ *
+ * The fourth can, though seldom: "comp->count > 0" (uct_iface.h:884). A large send that is not
+ * copied fails within the call, UCP takes it back, and the connection, which still has it, finds
+ * the failure once more. Seen in one of 15 ends in the middle of a transfer on a busy machine, and
+ * never with UCX_ZCOPY_THRESH=inf, which halves the speed of a fast network, so it is not set.
  *
  * A link that failed or was cut is never touched again: UCX moves bytes only when it is progressed,
  * so memory of messages is the program's again at once, with nothing to wait for. Worker and
