@@ -58,9 +58,9 @@ class Figure:
 
 FIGURES = {
     "4 B, hvd": Figure("`hvd.allreduce_` of 4 B", US, "gloo", most=15),
-    "Horovod": Figure("the same by Horovod itself", US),
+    "Horovod": Figure("`hvd.allreduce_` of 4 B, by Horovod itself", US),
     "4 B, dist": Figure("`dist.all_reduce` of 4 B", US, "gloo", most=20),
-    "4 B, dist, unrecorded": Figure("the same without torch's flight recorder (`TORCH_FR_BUFFER_SIZE=0`)", US,
+    "4 B, dist, unrecorded": Figure("`dist.all_reduce` of 4 B, `TORCH_FR_BUFFER_SIZE=0`", US,
                                     "gloo", most=20),
     "submit": Figure("`hvd.allreduce_async_`, CPU time of a call", US, "libdp's share of it", most=5),
     "synchronize": Figure("`hvd.synchronize`, CPU time of a call", US),
@@ -78,6 +78,7 @@ FIGURES = {
     "FSDP2, its memory": Figure("the same with `set_allocate_memory_from_process_group_for_comm(True)`", MS,
                                 "gloo"),
     "link": Figure("DDP over 1 Gb/s and 100 us: `DP_WIRE=fp16`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
+    "link, averaged": Figure("the same with `dp.torch.ddp.average`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
 }
 LOCAL = ("small", "submit", "gradients", "ddp", "fsdp")
 ALL = (*LOCAL, "unrecorded", "horovod", "link")

@@ -216,11 +216,15 @@ class Ways:
         assert found == 1.5, found
         return model, step
 
+    def _own_group(self):
+        """For a second model: the operations of a group repeat as those of one model do."""
+        return self.dist.new_group(backend="dp")
+
     def ddp(self):
         """DDP of GPT-2's gradients; communication is what a backward takes more than one without exchange."""
         from dp.torch.ddp import average
         ours, by_dp = self._ddp(self.ours)
-        _, averaged = self._ddp(self.ours, average)
+        _, averaged = self._ddp(self._own_group(), average)
         _, by_gloo = self._ddp(self.gloo)
 
         def alone():
@@ -250,19 +254,22 @@ class Ways:
             x = torch.ones(1, 2048)
             return lambda: net(x).sum().backward()
 
-        found = paired({"dp": over(self.ours, False), "shared": over(self.ours, True),
+        found = paired({"dp": over(self.ours, False), "shared": over(self._own_group(), True),
                         "gloo": over(self.gloo, False)}, 10)
         tell(self.rank, "FSDP2", ours=found["dp"], beside=found["gloo"])
         tell(self.rank, "FSDP2, its memory", ours=found["shared"], beside=found["gloo"])
 
     def link(self):
-        """DDP's fp16 hook over gloo, and plain DDP over dp with DP_WIRE=fp16, in two namespaces."""
+        """DDP's fp16 hook over gloo, and DDP over dp with DP_WIRE=fp16, in two namespaces."""
+        from dp.torch.ddp import average
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
         _, by_dp = self._ddp(self.ours)
+        _, averaged = self._ddp(self._own_group(), average)
         _, by_gloo = self._ddp(self.gloo, default_hooks.fp16_compress_hook)
         # The first rounds warm up: libdp compresses once steps have repeated.
-        found = paired({"dp": by_dp, "gloo": by_gloo}, 5)
+        found = paired({"dp": by_dp, "averaged": averaged, "gloo": by_gloo}, 5)
         tell(self.rank, "link", ours=found["dp"], beside=found["gloo"])
+        tell(self.rank, "link, averaged", ours=found["averaged"], beside=found["gloo"])
 
 
 def horovod():
