@@ -109,9 +109,10 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
     dp_loop_progress_until(context->loop, &request->state, DP_REQUEST_LAUNCHED,
                            context->waiting.progress_ns, deadline);
     if (carries) {
-        if (atomic_load(&request->state) != DP_REQUEST_PENDING)
+        if (atomic_load(&request->state) != DP_REQUEST_PENDING) {
             (void)dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
                                        deadline);
+        }
         dp_pipeline_progress_end(context->pipeline, lane);
     }
     dp_loop_count_awake_waiter(context->loop, -1);

@@ -92,6 +92,8 @@ one_phase() {
     freeze) "$hosts" --thaw b ;;
     *) "$hosts" --heal b ;;
     esac
+    # The kernel that found no way to b may remember that for a while.
+    for name in a c; do until_holds "$hosts" --in $name timeout 1 bash -c 'exec 3<>/dev/tcp/b/22'; done
     for name in a b c; do until_holds eval '[ -z "$("$hosts" --processes '$name' | grep -Ev " ps |sshd:|sleep 777")" ]'; done
     for name in a b c; do "$hosts" --in $name pkill -f 'sleep 777'; done
 }

@@ -223,7 +223,7 @@ static void set_port(struct sockaddr_storage *address, uint16_t port)
 static int listen_at(dp_fleet_t *fleet, const place_t *place, int only_6)
 {
     struct sockaddr_storage address = place->address;
-    struct sockaddr_in6 bound; /* of an IPv4 socket, too: the port is at the same place */
+    struct sockaddr_in6 bound = {0}; /* of an IPv4 socket, too: the port is at the same place */
     socklen_t bound_bytes = sizeof(bound);
     dp_fleet_listener_t *listener = &fleet->listeners[fleet->listener_count];
     const int on = 1;
