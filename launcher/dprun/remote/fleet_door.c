@@ -295,8 +295,8 @@ static int listen_everywhere(dp_fleet_t *fleet, uint16_t wanted)
 
 /* ---- The door ------------------------------------------------------------------------------- */
 
-/* What a station on another machine is told. Addresses of a link alone name that link by this
- * machine's name for it; there ssh tells the station (station.c). */
+/* Notes the addresses that stations of other machines are told. Those of a link alone name it by
+ * this machine's name for it; there ssh tells the station (station.c). */
 static void note_addresses(dp_fleet_t *fleet, const places_t *places)
 {
     for (int i = 0; i < places->count && fleet->address_count < DP_REMOTE_ADDRESSES; i++) {

@@ -236,7 +236,7 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool); /* NULL is fine */
 
 /* ---- Steps all are made of (cpu/steps.c) ---------------------------------------------------- */
 
-/* What an operation inside the node may have as input to take one barrier. */
+/* The most input with which an operation inside the node takes one barrier. */
 static inline size_t dp_cpu_eager_bytes(const dp_cpu_group_t *group)
 {
     return dp_min(DP_EAGER_BYTES, DP_EAGER_TOTAL / (size_t)group->local_size);

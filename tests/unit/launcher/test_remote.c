@@ -165,7 +165,7 @@ static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
     assert_int_equal(dp_shell_command_ssh(&command, "rsh", &none, "a", "/d", 0, &error), DP_OK);
     assert_string_equal(command.argv[1], "a");
     assert_null(command.argv[3]);
-    /* What the user's configuration says is not overruled. */
+    /* Options that the user's configuration has are not overruled. */
     assert_int_equal(dp_shell_command_ssh(&command, "ssh", &none, "a", "/d", 0, &error), DP_OK);
     assert_true(has_argument(&command, "ConnectTimeout=10"));
     assert_true(has_argument(&command, "ServerAliveInterval=2"));
