@@ -16,26 +16,10 @@
 #include "kernels/variant.h"
 #include "runtime/base/common.h"
 #include "tests/bench/apart.h"
+#include "tests/bench/direct_loop.h"
 
 #define MOST ((size_t)64 * DP_MIB)
 enum { LOOP, KERNEL, WAYS };
-
-/* As wide as this machine can; -O3 is set where it is built. */
-#if defined(__x86_64__)
-#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define WIDE
-#endif
-
-WIDE static void add_to_both(float *restrict own, float *restrict other, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        const float sum = own[i] + other[i];
-
-        own[i] = sum;
-        other[i] = sum;
-    }
-}
 
 static void add_by_kernel(float *own, float *other, size_t count)
 {

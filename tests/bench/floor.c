@@ -33,6 +33,7 @@
 
 #include "dp.h"
 #include "tests/bench/apart.h"
+#include "tests/bench/direct_loop.h"
 #include "tests/bench/placement.h"
 
 enum { ARENA, ORDINARY, DIRECT, CMA, WAYS };
@@ -93,23 +94,6 @@ static void meet(bench_t *bench)
 }
 
 /* ---- The ways ------------------------------------------------------------------------------- */
-
-/* As wide as this machine can; -O3 is set where it is built. */
-#if defined(__x86_64__)
-#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define WIDE
-#endif
-
-WIDE static void add_to_both(float *restrict own, float *restrict other, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        const float sum = own[i] + other[i];
-
-        own[i] = sum;
-        other[i] = sum;
-    }
-}
 
 WIDE static void add(float *restrict own, const float *restrict piece, size_t count)
 {
