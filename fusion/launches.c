@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 /* Launches made in advance. A waiter that sees its request complete may submit the next launch
  * before the last one is back in the pool, so one would not do. */

@@ -9,10 +9,9 @@
  */
 #include "fusion/bucket.h"
 
-#include <signal.h>
 #include <string.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 #define POLLS 32 /* between two looks at the clock */
 
@@ -190,16 +189,10 @@ static void *launch_main(void *argument)
     }
 }
 
-/* With all signals blocked, so that signals reach the program's own threads. */
 dp_status_t dp_launch_queue_start(dp_launch_queue_t *queue)
 {
-    sigset_t all, kept;
-    int code;
+    const int code = dp_thread_start(&queue->thread, launch_main, queue);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(&queue->thread, NULL, launch_main, queue);
-    pthread_sigmask(SIG_SETMASK, &kept, NULL);
     if (code != 0) {
         dp_log_error(queue->pipeline->log, "launch thread: no thread: %s", strerror(code));
         return DP_ERR_SYSTEM;

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 /* ---- Launch --------------------------------------------------------------------------------- */
 

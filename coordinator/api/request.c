@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 /* Room for the tensors and the counts of an operation that has several. */
 static dp_status_t reserve_lists(dp_handle_t *request, size_t tensor_count, size_t count_count)

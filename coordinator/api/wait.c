@@ -13,7 +13,7 @@
 
 #include "coordinator/api/fork.h"
 #include "coordinator/api/sized.h"
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 /* How long after the program first asked for an operation the negotiator is told that it is not
  * launched. The first time, this rank leaves a cached schedule in which an operation that it has

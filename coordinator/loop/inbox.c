@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
 {

@@ -10,8 +10,9 @@
 #include "coordinator/loop/loop_internal.h"
 
 #include <event2/event.h>
-#include <signal.h>
 #include <stdlib.h>
+
+#include "runtime/base/thread.h"
 
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
 #define FATAL_NS (500ull * 1000000)   /* and after a failure: a stopped rank will not answer */
@@ -261,14 +262,8 @@ static dp_status_t open_health(dp_loop_t *loop)
 
 static dp_status_t start_thread(dp_loop_t *loop)
 {
-    sigset_t all;
-    sigset_t before;
-    int failed;
+    const int failed = dp_thread_start(&loop->thread.id, coordinator_main, loop);
 
-    sigfillset(&all); /* signals are the program's, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&loop->thread.id, NULL, coordinator_main, loop);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) return DP_ERR_SYSTEM;
     loop->thread.is_made = 1;
     (void)pthread_setname_np(loop->thread.id, "dp-coordinator");

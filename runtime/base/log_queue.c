@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "runtime/base/common.h"
+#include "runtime/base/thread.h"
 
 #define QUEUE_BYTES ((size_t)64 << 10)
 #define ERROR_BYTES ((size_t)16 << 10) /* of these: kept for lines that say why a job ends */
@@ -272,13 +273,7 @@ static void *empty_queue(void *context)
 
 static void start_thread(dp_log_queue_t *queue)
 {
-    sigset_t all;
-    sigset_t before;
-
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    queue->has_thread = pthread_create(&queue->thread, NULL, empty_queue, queue) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    queue->has_thread = dp_thread_start(&queue->thread, empty_queue, queue) == 0;
     if (queue->has_thread) (void)pthread_setname_np(queue->thread, "dp-log");
 }
 

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 #define POLLS 16 /* between two looks at the clock; a query costs about as much as one */
 

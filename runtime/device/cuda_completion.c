@@ -13,9 +13,10 @@
  */
 #include "runtime/device/cuda_internal.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "runtime/base/thread.h"
 
 #define BASE_LIFE_NS 1000000000u
 #define BASE_TRIES 3
@@ -296,17 +297,11 @@ void dp_cuda_completion_init(cuda_device_t *device)
     }
 }
 
-/* With all signals blocked, so that they reach the program's own threads. */
 dp_status_t dp_cuda_completion_start(cuda_completion_t *completion)
 {
     const cuda_device_t *device = completion->device;
-    sigset_t all, kept;
-    int code;
+    const int code = dp_thread_start(&completion->worker, worker_main, completion);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(&completion->worker, NULL, worker_main, completion);
-    pthread_sigmask(SIG_SETMASK, &kept, NULL);
     if (code != 0) {
         dp_log_error(device->log, "completion thread: no thread: %s", strerror(code));
         return DP_ERR_SYSTEM;

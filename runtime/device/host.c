@@ -17,13 +17,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 #define SLEEP_NS 1000000000u /* a sleep is checked again after this; wakes do not get lost */
 #define POLLS 32             /* between two looks at the clock */
@@ -262,17 +261,11 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-/* With all signals blocked, so that signals reach the program's own threads: it may be one of these
- * that starts the worker. */
+/* On any thread, also the program's. */
 static dp_status_t start_worker(dp_stream_t *stream)
 {
-    sigset_t all, kept;
-    int code;
+    const int code = dp_thread_start(&stream->worker, worker_main, stream);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(&stream->worker, NULL, worker_main, stream);
-    pthread_sigmask(SIG_SETMASK, &kept, NULL);
     if (code != 0) {
         dp_log_error(stream->device->log, "stream %s: no thread: %s", stream->name, strerror(code));
         return DP_ERR_SYSTEM;

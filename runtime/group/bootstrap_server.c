@@ -10,13 +10,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "runtime/base/rendezvous.h"
+#include "runtime/base/thread.h"
 #include "runtime/group/beacon.h"
 
 #define DRAIN_NS 2000000000ull /* longest that answers may take to leave */
@@ -113,14 +113,8 @@ static void *serve(void *context)
 
 static dp_status_t start_thread(dp_bootstrap_server_t *server, dp_error_t *error)
 {
-    sigset_t all;
-    sigset_t before;
-    int failed;
+    const int failed = dp_thread_start(&server->thread, serve, server);
 
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&server->thread, NULL, serve, server);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         return dp_error_set(error, DP_ERR_SYSTEM, "no thread for the rendezvous: %s",
                             strerror(failed));

@@ -17,6 +17,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/base/thread.h"
+
 #define MAGIC 0x43525044u /* "DPRC" */
 #define VERSION 1
 #define BACKLOG 256
@@ -214,14 +216,8 @@ static void open_listeners(dp_reach_t *reach, const dp_reach_card_t *list)
 
 static dp_status_t start_thread(dp_reach_t *reach, dp_error_t *error)
 {
-    sigset_t all;
-    sigset_t before;
-    int failed;
+    const int failed = dp_thread_start(&reach->thread, answer_visitors, reach);
 
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&reach->thread, NULL, answer_visitors, reach);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         return dp_error_set(error, DP_ERR_SYSTEM, "no thread to find the network: %s",
                             strerror(failed));

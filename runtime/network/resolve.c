@@ -10,11 +10,12 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+
+#include "runtime/base/thread.h"
 
 #define FOUND_MAX 16
 
@@ -99,19 +100,10 @@ static question_t *question_create(const char *name)
 
 static int start_lookup_thread(question_t *question)
 {
-    pthread_attr_t attributes;
     pthread_t thread;
-    sigset_t all;
-    sigset_t before;
-    int code;
+    const int code = dp_thread_start(&thread, ask, question);
 
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all); /* signals are the program's business, on the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&thread, &attributes, ask, question);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    if (code == 0) pthread_detach(thread);
     return code;
 }
 

@@ -23,6 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/thread.h"
+
 #define FULL_BYTES ((size_t)1 << 20)
 #define LOW_BYTES ((size_t)1 << 18)
 #define TICK_US 10000 /* how often to try where no event says that there is room */
@@ -89,8 +91,6 @@ static void *run_pump(void *context)
 static dp_status_t start_pump(dp_sink_t *sink, dp_error_t *error)
 {
     pthread_t thread;
-    sigset_t all;
-    sigset_t before;
     int fds[2];
     int failed;
 
@@ -105,10 +105,7 @@ static dp_status_t start_pump(dp_sink_t *sink, dp_error_t *error)
     sink->pump->from = fds[0];
     sink->pump->to = sink->fd;
     atomic_store(&sink->pump->users, 2);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, NULL, run_pump, sink->pump);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = dp_thread_start(&thread, run_pump, sink->pump);
     if (failed == 0) {
         pthread_detach(thread);
         return DP_OK;

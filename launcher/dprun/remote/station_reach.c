@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -15,6 +14,7 @@
 
 #include "launcher/dprun/remote/station_internal.h"
 #include "runtime/network/reach.h"
+#include "runtime/base/thread.h"
 
 #define NODES_MAX 65536
 #define ARITY 8 /* beyond DP_REACH_ALL_CHECK nodes: which ones are partners */
@@ -86,14 +86,8 @@ static void *try_others(void *context)
 static void start_thread(dp_station_t *station)
 {
     dp_station_reach_t *reach = station->reach;
-    sigset_t all;
-    sigset_t before;
-    int failed;
+    const int failed = dp_thread_start(&reach->thread, try_others, reach);
 
-    sigfillset(&all); /* signals are the event loop's business */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&reach->thread, NULL, try_others, reach);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     reach->has_thread = failed == 0;
     if (failed == 0) return;
     free(reach->cards);

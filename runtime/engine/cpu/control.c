@@ -13,7 +13,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 
 #define SLEEP_NS 100000000u /* a sleep is checked again after this: never wait unboundedly */
 #define POLLS 64            /* between two looks at the clock and at is_off */

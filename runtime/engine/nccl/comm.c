@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "runtime/base/driver.h"
+#include "runtime/base/thread.h"
 
 /* ---- Calls ---------------------------------------------------------------------------------- */
 
@@ -633,7 +634,7 @@ void dp_nccl_keep_break(dp_nccl_engine_t *engine)
     pthread_mutex_unlock(&engine->lock);
     pthread_mutex_lock(&engine->call_lock);
     for (dp_nccl_group_t *at = groups; at != NULL; at = at->next)
-        at->has_breaker = dp_nccl_thread_start(&at->breaker, break_group, at);
+        at->has_breaker = dp_thread_start(&at->breaker, break_group, at) == 0;
     if (engine->world != NULL) (void)break_group(engine->world);
     for (dp_nccl_group_t *at = groups; at != NULL; at = at->next) {
         if (at->has_breaker) {

@@ -213,8 +213,6 @@ dp_status_t dp_nccl_status(ncclResult_t result);
 /* DP_OK, or DP_ERR_SYSTEM with the words of the CUDA error. */
 dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
 #define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
-/* A thread that takes no signals: these are the program's. 1: it runs. */
-int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 
 /* ---- comm.c --------------------------------------------------------------------------------- */
 

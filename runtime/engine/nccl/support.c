@@ -7,7 +7,6 @@
 #include "runtime/engine/nccl/nccl_internal.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -85,17 +84,4 @@ dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error)
     (void)cudaGetLastError(); /* told here; the program's next question is not answered with it */
     return dp_error_set(error, DP_ERR_SYSTEM, "%.*s: %s", (int)strcspn(what, "("), what,
                         cudaGetErrorString((cudaError_t)result));
-}
-
-/* A new thread inherits the mask of its maker, so signals are blocked around pthread_create(). */
-int dp_nccl_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
-{
-    sigset_t all, kept;
-    int code;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &kept);
-    code = pthread_create(thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &kept, NULL);
-    return code == 0;
 }

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "runtime/base/thread.h"
+
 #define LOOK_NS 10000000u /* between two looks at operations in flight */
 
 /* ---- The keeper ----------------------------------------------------------------------------- */
@@ -234,10 +236,10 @@ static void *watcher_main(void *argument)
 
 dp_status_t dp_nccl_threads_start(dp_nccl_engine_t *engine, dp_error_t *error)
 {
-    engine->threads.has_keeper = dp_nccl_thread_start(&engine->threads.keeper, keeper_main, engine);
+    engine->threads.has_keeper = dp_thread_start(&engine->threads.keeper, keeper_main, engine) == 0;
     engine->threads.has_watcher =
         engine->threads.has_keeper &&
-        dp_nccl_thread_start(&engine->threads.watcher, watcher_main, engine);
+        dp_thread_start(&engine->threads.watcher, watcher_main, engine) == 0;
     if (engine->threads.has_watcher) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "rank %d: nccl: no thread can be started",
                         engine->rank);

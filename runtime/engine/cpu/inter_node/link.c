@@ -46,7 +46,7 @@
 #include <ucp/api/ucp.h>
 
 #include "runtime/base/forked.h"
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 #include "runtime/group/fabric.h"
 
 #define SLEEP_MS 100

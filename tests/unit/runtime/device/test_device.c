@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -214,6 +215,27 @@ static void burn(void *argument)
     }
 }
 
+static void see_signals(void *argument)
+{
+    pthread_sigmask(SIG_BLOCK, NULL, argument);
+}
+
+/* Its worker is started by whatever thread gives it work, here the program's. */
+static void stream_worker_takes_no_signals(void **state)
+{
+    fixture_t f;
+    sigset_t seen;
+
+    (void)state;
+    open_fixture(&f, 0);
+    sigemptyset(&seen);
+    assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, see_signals, &seen), DP_OK);
+    assert_int_equal(f.ops->event_record(f.event[0], f.stream[0]), DP_OK);
+    assert_int_equal(f.ops->event_wait(f.event[0]), DP_OK);
+    assert_true(sigismember(&seen, SIGINT) && sigismember(&seen, SIGTERM));
+    close_fixture(&f);
+}
+
 static void device_counts_cpu_and_idles(void **state)
 {
     int64_t before_ns;
@@ -285,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stream_runs_in_order),
         cmocka_unit_test(stream_runs_small_work_inline_when_idle),
+        cmocka_unit_test(stream_worker_takes_no_signals),
         cmocka_unit_test(stream_wait_orders_two_streams),
         cmocka_unit_test(event_never_recorded_is_done),
         cmocka_unit_test(event_may_die_with_its_wait),

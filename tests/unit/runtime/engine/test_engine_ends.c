@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "tests/unit/engine_world.h"
-#include "runtime/base/futex.h"
+#include "runtime/base/thread.h"
 #include "runtime/engine/cpu/inter_node/link.h"
 
 static int turns = 20;
