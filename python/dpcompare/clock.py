@@ -57,7 +57,7 @@ class Clock:
         return run.study.name, run.link, bool(run.row.mode)
 
     def note(self, run, seconds):
-        """What a run took."""
+        """Notes how long a run took."""
         self.took[self._key(run)] = seconds
         for sums, key in ((self.alike, self._kind(run)), (self.sides, bool(run.row.mode))):
             total, said, count = sums.get(key, (0.0, 0.0, 0))

@@ -14,7 +14,6 @@
 
 #include "launcher/dprun/tree.h"
 
-#define BEGIN_NS UINT64_C(500000000) /* of a login: most are through by then */
 #define AGAIN_NS UINT64_C(750000000) /* after an answer */
 #define EACH_NS UINT64_C(150000000)
 #define SERIES_NS UINT64_C(1750000000) /* from its first try at least */
@@ -39,7 +38,7 @@ void dp_knock_init(dp_knock_t *knock, uint64_t now_ns)
     for (int i = 0; i < DP_KNOCK_TRIES; i++)
         knock->fds[i] = -1;
     knock->sign_ns = now_ns;
-    knock->next_ns = now_ns + BEGIN_NS;
+    knock->next_ns = now_ns;
 }
 
 void dp_knock_fini(dp_knock_t *knock)

@@ -31,7 +31,7 @@ def finalize(context: dp.Context, timeout: datetime.timedelta, has_late: Callabl
 
 def _wait_for_all(context: dp.Context, timeout: datetime.timedelta, has_late: Callable[[], bool],
                   await_groups: Callable[[float], bool]) -> str | None:
-    """What is still there when the time is over."""
+    """Says what the end found unfinished when the time was over; None: nothing."""
     end = time.monotonic() + timeout.total_seconds()
     if has_late():
         return "operations have timed out"

@@ -468,7 +468,7 @@ def is_distributed_optimizer(optimizer: Any) -> bool:
 
 
 def _weak_hook(optimizer: _DistributedOptimizer, gradient: _Gradient) -> Callable[[Any], None]:
-    """What a parameter's hook calls, by the hundred in a backward pass. Parameters outlive optimizers, and hooks
+    """A parameter's hook calls it, by the hundred in a backward pass. Parameters outlive optimizers, and hooks
     must not keep one that was dropped."""
     reference = weakref.ref(optimizer)
 
