@@ -35,15 +35,16 @@ static void record(dp_bucket_t *bucket, dp_trace_lane_t *track, dp_trace_kind_t 
 void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
-    uint64_t bytes = bucket->plan->payload_bytes;
+    uint64_t bytes = bucket->plan->payload_bytes, now_ns;
     dp_trace_lane_t *track = pipeline->lanes[DP_LANE_MAIN].wire_track;
 
     pthread_mutex_lock(&pipeline->record_lock);
     pipeline->bytes_in_flight += starts ? bytes : -bytes;
-    dp_trace_counter(track, pipeline->name_bytes_in_flight, pipeline->bytes_in_flight);
+    now_ns = dp_trace_now(track); /* under the lock: the lane's records are in the order of time */
+    dp_trace_counter_at(track, pipeline->name_bytes_in_flight, pipeline->bytes_in_flight, now_ns);
     if (bucket->buffer != NULL) {
         pipeline->buffers_in_use += starts ? 1 : (uint64_t)-1;
-        dp_trace_counter(track, pipeline->name_buffers_in_use, pipeline->buffers_in_use);
+        dp_trace_counter_at(track, pipeline->name_buffers_in_use, pipeline->buffers_in_use, now_ns);
     }
     pthread_mutex_unlock(&pipeline->record_lock);
 }

@@ -150,8 +150,9 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
 
         state = atomic_load(&request->state);
         over = state >= wanted;
+        if (over) break;
         now = dp_now_ns();
-        if (over || now >= deadline) break;
+        if (now >= deadline) break;
         if (state == DP_REQUEST_QUEUED && carries &&
             dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
                                  deadline))
@@ -200,16 +201,19 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
 {
     dp_context_t *context = handle->context;
     dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
-    uint64_t begin = dp_now_ns();
+    const uint64_t begin = dp_now_ns();
+    uint64_t end;
     int over;
 
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .start_ns = begin,
                                              .id = handle->ticket + 1,
                                              .bytes = handle->bytes,
                                              .name = handle->entry->trace_name});
     over = block(handle, wanted, begin, deadline_of(seconds, begin));
-    dp_trace_end(lane);
-    account(context, handle, begin, dp_now_ns());
+    end = dp_now_ns();
+    dp_trace_end_at(lane, end);
+    account(context, handle, begin, end);
     return over;
 }
 
@@ -354,10 +358,11 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
 /* DP_OK: none of them is live any more; DP_ERR_TIMEOUT. */
 static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
-    uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
+    const uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
     dp_asked_t *asked = &context->waiting.all_asked;
     dp_trace_lane_t *lane;
     dp_status_t status = DP_OK;
+    uint64_t end;
 
     if (context->program != NULL)
         dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->bucket);
@@ -367,6 +372,7 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     }
     lane = dp_trace_thread_lane(context->trace);
     dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                             .start_ns = begin,
                                              .name = dp_trace_name(context->trace, "all")});
     /* As in block(): this thread counts itself, then looks; a completion counts itself, then looks
      * for sleepers. */
@@ -385,9 +391,10 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
                       until == UINT64_MAX ? UINT64_MAX : until - now);
     }
     atomic_fetch_sub(&context->waiting.sleepers, 1);
-    dp_trace_end(lane);
+    end = dp_now_ns();
+    dp_trace_end_at(lane, end);
     if (status == DP_OK) dp_asked_reset(asked); /* after a timeout the next wait goes on */
-    atomic_fetch_add_explicit(&context->counts.wait_ns, dp_now_ns() - begin, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->counts.wait_ns, end - begin, memory_order_relaxed);
     return status;
 }
 

@@ -104,7 +104,7 @@ void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint
 
         if (dp_loop_make_round(loop, now_ns)) {
             /* From the round's end: sending alone may take as long as the answer. */
-            until_ns = dp_min(dp_now_ns() + spin_ns, most_ns);
+            until_ns = dp_min(loop->active_ns + spin_ns, most_ns);
             continue;
         }
         if (now_ns >= until_ns) break;

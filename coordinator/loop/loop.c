@@ -575,10 +575,11 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
     did |= handle_time(loop, now_ns);
     did |= handle_outputs(loop, now_ns);
     if (!did) return 0;
-    loop->active_ns = now_ns;
+    loop->active_ns = dp_now_ns();
     loop->empty_wakeups = 0;
-    dp_trace_span(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                        .start_ns = now_ns,
-                                                        .name = loop->trace.name_round});
+    dp_trace_record(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                          .start_ns = now_ns,
+                                                          .duration_ns = loop->active_ns - now_ns,
+                                                          .name = loop->trace.name_round});
     return 1;
 }

@@ -101,37 +101,54 @@ static inline void dp_trace_instant(dp_trace_lane_t *lane, dp_trace_record_t rec
     dp_trace_record(lane, record);
 }
 
-/* A counter's new value. */
+/* A counter's new value, since now_ns (dp_trace_now()). */
+static inline void dp_trace_counter_at(dp_trace_lane_t *lane, uint32_t name, uint64_t value,
+                                       uint64_t now_ns)
+{
+    dp_trace_record(lane,
+                    (dp_trace_record_t){
+                        .kind = DP_TRACE_COUNTER, .start_ns = now_ns, .name = name, .id = value});
+}
+
 static inline void dp_trace_counter(dp_trace_lane_t *lane, uint32_t name, uint64_t value)
 {
-    dp_trace_instant(lane,
-                     (dp_trace_record_t){.kind = DP_TRACE_COUNTER, .name = name, .id = value});
+    dp_trace_counter_at(lane, name, value, dp_trace_now(lane));
 }
 
 /* Begins a span that readers see even if it never ends (steps, spans, waits). Spans of a lane
- * nest; record.start_ns is set here. */
+ * nest. record.start_ns 0: now. */
 static inline void dp_trace_begin(dp_trace_lane_t *lane, dp_trace_record_t record)
 {
     uint32_t depth;
 
     if (lane == NULL) return;
-    record.start_ns = dp_now_ns();
+    if (record.start_ns == 0) record.start_ns = dp_now_ns();
     record.duration_ns = 0;
     depth = atomic_load_explicit(&lane->file->depth, memory_order_relaxed);
     if (depth < DP_TRACE_OPEN) lane->file->open[depth] = record;
     atomic_store_explicit(&lane->file->depth, depth + 1, memory_order_release);
 }
 
-/* Ends the innermost open span of the lane; without one: nothing. */
-static inline void dp_trace_end(dp_trace_lane_t *lane)
+/* Ends the innermost open span of the lane at end_ns; without one: nothing. */
+static inline void dp_trace_end_at(dp_trace_lane_t *lane, uint64_t end_ns)
 {
     uint32_t depth;
 
     if (lane == NULL) return;
     depth = atomic_load_explicit(&lane->file->depth, memory_order_relaxed);
     if (depth == 0) return;
-    if (depth <= DP_TRACE_OPEN) dp_trace_span(lane, lane->file->open[depth - 1]);
+    if (depth <= DP_TRACE_OPEN) {
+        dp_trace_record_t record = lane->file->open[depth - 1];
+
+        record.duration_ns = end_ns - record.start_ns;
+        dp_trace_record(lane, record);
+    }
     atomic_store_explicit(&lane->file->depth, depth - 1, memory_order_release);
+}
+
+static inline void dp_trace_end(dp_trace_lane_t *lane)
+{
+    dp_trace_end_at(lane, dp_trace_now(lane));
 }
 
 #endif
