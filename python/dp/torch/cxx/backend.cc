@@ -393,10 +393,19 @@ class DpBackend : public c10d::Backend
             all.insert(all.end(), operations.begin(), operations.end());
             written.insert(written.end(), outputs.begin(), outputs.end());
         }
-        return c10::make_intrusive<DpWork>(rank_, type, title_of(title_, kind), inputs, world_,
-                                           place_, std::move(operations), std::move(outputs),
+        return c10::make_intrusive<DpWork>(rank_, type, title_for(kind), inputs, world_, place_,
+                                           std::move(operations), std::move(outputs),
                                            timeout > kNoTimeout ? timeout : Milliseconds(limit_),
                                            sequence_++, source);
+    }
+
+    /* kind: a literal, so its address tells which. */
+    const char *title_for(const char *kind)
+    {
+        std::lock_guard<std::mutex> lock(titles_mutex_);
+        const char *&title = titles_[kind];
+        if (title == nullptr) title = title_of(title_, kind);
+        return title;
     }
 
     std::shared_ptr<World> world_;
@@ -404,6 +413,8 @@ class DpBackend : public c10d::Backend
     std::shared_ptr<Group> group_;
     std::atomic<Milliseconds> limit_;
     const std::string title_;
+    std::mutex titles_mutex_;
+    std::unordered_map<const char *, const char *> titles_; /* guarded by titles_mutex_ */
     c10::intrusive_ptr<Options> options_;
     std::shared_ptr<AnySource> any_source_;
     MonitoredBarrier monitored_;

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <ATen/ATen.h>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,43 @@ inline void raise_signals()
     py::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
+
+/* Whether this is a forked child of the process that made it: a byte that the kernel clears in
+ * children. To ask getpid() is a system call, which every operation would make three times. */
+class ForkMark
+{
+  public:
+    ForkMark() : pid_(getpid()), page_size_((size_t)sysconf(_SC_PAGESIZE))
+    {
+        void *page =
+            mmap(nullptr, page_size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) return;
+        if (madvise(page, page_size_, MADV_WIPEONFORK) != 0) { /* before Linux 4.14 */
+            munmap(page, page_size_);
+            return;
+        }
+        mark_ = static_cast<volatile char *>(page);
+        *mark_ = 1;
+    }
+
+    ForkMark(const ForkMark &) = delete;
+    ForkMark &operator=(const ForkMark &) = delete;
+
+    ~ForkMark()
+    {
+        if (mark_ != nullptr) munmap(const_cast<char *>(mark_), page_size_);
+    }
+
+    bool is_forked() const
+    {
+        return mark_ != nullptr ? *mark_ == 0 : getpid() != pid_;
+    }
+
+  private:
+    volatile char *mark_ = nullptr; /* a page of its own */
+    const pid_t pid_;
+    const size_t page_size_;
+};
 
 /* A condition variable. In a forked child its end would wait for threads of the parent. */
 class Condition
@@ -190,7 +228,7 @@ class World
 
     bool is_forked() const
     {
-        return getpid() != pid_;
+        return fork_mark_.is_forked();
     }
 
     void finalize()
@@ -377,7 +415,7 @@ class World
     Allocate allocate_;
     Split split_;
     bool scales_wire_;
-    const pid_t pid_ = getpid();
+    const ForkMark fork_mark_;
     std::atomic<bool> is_open_{true};
     std::atomic<dp_status_t> failure_{DP_OK};
     std::mutex mutex_;
@@ -407,6 +445,7 @@ inline Operation::~Operation()
 /* True once there is a handle to wait for, or the world has ended. */
 inline bool Operation::await_begin(double seconds)
 {
+    if (has_begun.load(std::memory_order_acquire)) return true;
     const auto until = Clock::now() + std::chrono::duration<double>(seconds);
     std::chrono::microseconds pause = kLookAgain;
     while (!has_begun.load(std::memory_order_acquire) && world_->is_open()) {
@@ -430,8 +469,9 @@ inline bool Operation::await_begin(double seconds)
 inline bool Operation::wait(double seconds)
 {
     if (is_over_.load(std::memory_order_acquire)) return true;
-    std::unique_lock<std::timed_mutex> lock(mutex_, std::chrono::duration<double>(seconds));
-    if (!lock.owns_lock()) return false;
+    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock() && !lock.try_lock_for(std::chrono::duration<double>(seconds)))
+        return false;
     if (is_over_.load(std::memory_order_relaxed)) return true;
     if (!await_begin(seconds)) return false;
     dp_result_t result = DP_RESULT_INIT;

@@ -50,16 +50,20 @@ class DpWork : public c10d::Work
         WithoutGil released;
         const Milliseconds limit = timeout > kNoTimeout ? timeout : limit_;
         const auto until = Clock::now() + limit;
+        double seconds = slice(limit);
         for (auto &operation : operations_) {
-            while (!operation->wait(slice(until))) {
+            while (!operation->wait(seconds)) {
                 raise_signals();
-                if (Clock::now() < until) continue;
+                const auto now = Clock::now();
+                seconds = slice(until - now);
+                if (now < until) continue;
                 world_->add_late(operation);
                 std::string kind = title_;
                 fail(place_->rank + ": Timed out waiting " + std::to_string(limit.count()) +
                      "ms for " + kind.substr(kind.find(':') + 1) + " of " + place_->group +
                      "; libdp's log says which ranks are missing");
             }
+            if (operations_.size() > 1) seconds = slice(until - Clock::now());
         }
         conclude();
         if (exception_) std::rethrow_exception(exception_);
@@ -145,10 +149,9 @@ class DpWork : public c10d::Work
         }
     }
 
-    static double slice(Clock::time_point until)
+    static double slice(std::chrono::duration<double> left)
     {
-        double left = std::chrono::duration<double>(until - Clock::now()).count();
-        return std::max(0.0, std::min(left, kSliceSeconds));
+        return std::max(0.0, std::min(left.count(), kSliceSeconds));
     }
 
     std::vector<c10::Device> devices() const
