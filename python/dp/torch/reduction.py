@@ -18,7 +18,7 @@ from dp.handles import SLICE_S, abandon
 from dp._c import lib
 
 from .errors import HorovodInternalError
-from .runtime import Names, ProcessSet, world
+from .runtime import ProcessSet, world
 
 KIND = "allreduce"
 NAME_BYTES = 255  # of a tensor's name
@@ -48,7 +48,7 @@ def stream_of(tensor: torch.Tensor) -> int | None:
 
 
 class _Slot:
-    """The reductions under one name, one after the other. Guarded by the lock of its process set's names."""
+    """The reductions under one name, one after the other. Of the thread that took it out of `slots`."""
 
     __slots__ = ("name", "context", "kind", "source", "target", "handle", "arguments")
 
@@ -117,14 +117,16 @@ class Reduction:
             if waiter.result.text is not None:  # which ended the operation: the handle has gone back
                 self._pointer = None
             raise
-        self._pointer = self._tensor = None
+        output = self._output
+        self._tensor = None
+        self._pointer = None  # last: from here on the next reduction of this name may use the object
         if status != 0:
             text = waiter.result.text
             error = errors.make(status, text.decode(errors="replace") if text else
                                 self._context.error_text())
             raise HorovodInternalError(str(error)) from error
         _waiters.append(waiter)
-        return self._output
+        return output
 
     def __del__(self) -> None:
         if self._pointer is not None:
@@ -191,29 +193,36 @@ def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: fl
     if group is None or not world.is_initialized:
         group = process_set.member_group(KIND)  # says what is wrong
     stream = stream_of(tensor) if tensor.is_cuda else None
-    with names.lock:
-        key = name or names.count(KIND)
-        slot = names.slots.get(key) or _make_slot(names, key)
+    key = name or names.next(KIND)
+    # Taken out, which is cheaper than a lock: another thread under this name meanwhile makes a slot of its own,
+    # and one of the two operations is refused.
+    slot = names.slots.pop(key, None) or _make_slot(key)
+    try:
         before = names.pending.get(slot.name)
         if before is not None and before._pointer is not None and not before.done():
             names.check_free(slot.name, bool(name))
-        try:
-            if slot.kind != (group, tensor.dtype, tensor.shape, reduce, postscale, stream) or \
-                    slot.context._pointer is None:
-                slot.prepare(group, tensor, reduce, postscale, stream)
-            slot.source.value = address = tensor.data_ptr()
-            slot.target.value = address if output is tensor else output.data_ptr()
-            status = _allreduce(*slot.arguments)
-            if status != 0:
-                slot.context.check(status)
-        except dp.InvalidError as error:
-            raise ValueError(str(error)) from error
-        except dp.Error as error:
-            raise HorovodInternalError(str(error)) from error
-        reduction = names.pending[slot.name] = Reduction(slot.context, slot.handle.value, tensor, output)
+        if slot.kind != (group, tensor.dtype, tensor.shape, reduce, postscale, stream) or \
+                slot.context._pointer is None:
+            slot.prepare(group, tensor, reduce, postscale, stream)
+        slot.source.value = address = tensor.data_ptr()
+        slot.target.value = address if output is tensor else output.data_ptr()
+        status = _allreduce(*slot.arguments)
+        if status != 0:
+            slot.context.check(status)
+        context, pointer = slot.context, slot.handle.value
+    except (dp.InvalidError, dp.BusyError) as error:
+        raise ValueError(str(error)) from error
+    except dp.Error as error:
+        raise HorovodInternalError(str(error)) from error
+    finally:
+        names.slots[key] = slot
+    if type(before) is Reduction and before._pointer is None:  # nobody waits for it any more
+        before._context, before._tensor, before._output = context, tensor, output
+        before._pointer = pointer
+        return before
+    reduction = names.pending[slot.name] = Reduction(context, pointer, tensor, output)
     return reduction
 
 
-def _make_slot(names: Names, key: Any) -> _Slot:
-    slot = names.slots[key] = _Slot(f"{KIND}.{key}" if isinstance(key, str) else f"{KIND}.noname.{key}")
-    return slot
+def _make_slot(key: Any) -> _Slot:
+    return _Slot(f"{KIND}.{key}" if isinstance(key, str) else f"{KIND}.noname.{key}")

@@ -76,8 +76,9 @@ class Names:
     """The names of a process set's operations: those that are in flight, and those made up."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._counts: dict[str, int] = {}  # guarded by lock, as the next two
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}  # guarded by _lock
+        # Both without a lock: their users take and put single entries.
         self.pending: dict[str, Any] = {}  # what was submitted last under a name: it has done()
         self.slots: dict[Any, Any] = {}  # reduction.py's, by the program's name or the number
 
@@ -85,25 +86,25 @@ class Names:
         """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""
         if name:
             return f"{kind}.{name}"
-        with self.lock:
-            return f"{kind}.noname.{self.count(kind)}"
+        return f"{kind}.noname.{self.next(kind)}"
 
-    def count(self, kind: str) -> int:
-        """The number of an operation without a name. The caller holds the lock."""
-        number = self._counts.get(kind, 0)
-        self._counts[kind] = number + 1
+    def next(self, kind: str) -> int:
+        """The number of an operation without a name."""
+        with self._lock:
+            number = self._counts.get(kind, 0)
+            self._counts[kind] = number + 1
         return number % NAMES
 
     def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> dp.Handle:
         """ValueError: an operation of this name is in flight. One that was made up here is waited for:
         all ranks come to its operation before this one."""
-        with self.lock:
+        with self._lock:
             self.check_free(name, is_given)
             handle = self.pending[name] = submit()
         return handle
 
     def check_free(self, name: str, is_given: bool) -> None:
-        """The check of submit(), for a caller that holds the lock and notes the handle in `pending`."""
+        """The check of submit(), for a caller that notes the handle in `pending` itself."""
         before = self.pending.get(name)
         while before is not None and not before.done():
             if is_given:
