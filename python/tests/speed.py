@@ -4,7 +4,7 @@
     python/tests/speed.py [BUILD] [--only NAME] [--form native|python] [--table]
 
 Prints each figure as it comes, with its goal, and at the end which goals are met; a figure is the median of
-rank 0. Takes some four minutes, of which `link` is one. Run it by hand on an idle machine: two jobs on one
+rank 0, of single calls where they take microseconds. Takes some four minutes, of which `link` is one. Run it by hand on an idle machine: two jobs on one
 core say nothing of either. `link` joins two network namespaces by 1 Gb/s and 100 us, which needs root.
 Horovod's figure needs Horovod: HOROVOD_PYTHON, or BUILD/horovod-venv as tests/bench/compare --horovod
 builds it; without, a line says so.
@@ -13,6 +13,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,7 @@ class Figure:
 
 
 FIGURES = {
+    "4 B, C": Figure("`dp_allreduce()` of 4 B in C, `dpbench --latency`", US),
     "4 B, hvd": Figure("`hvd.allreduce_` of 4 B", US, "gloo", most=15),
     "Horovod": Figure("`hvd.allreduce_` of 4 B, by Horovod itself", US),
     "4 B, dist": Figure("`dist.all_reduce` of 4 B", US, "gloo", most=20),
@@ -81,7 +83,7 @@ FIGURES = {
     "link, averaged": Figure("the same with `dp.torch.ddp.average`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
 }
 LOCAL = ("small", "submit", "gradients", "ddp", "fsdp")
-ALL = (*LOCAL, "unrecorded", "horovod", "link")
+ALL = ("c", *LOCAL, "unrecorded", "horovod", "link")
 
 
 class Report:
@@ -156,6 +158,16 @@ def local(names, build, environment, report):
                       environment, report)
 
 
+def in_c(build, report):
+    """What the runtime alone takes on this machine in this minute: the first row, of a loop without pauses."""
+    done = subprocess.run([os.path.join(build, "dprun"), "--no-prefix", "-np", "2", os.path.join(build, "dpbench"),
+                           "--latency"], capture_output=True, text=True, timeout=LIMIT)
+    row = re.search(r"^ *0\.0 us idle +\S+ +(\S+)", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or row is None:
+        return report.leave_out("dpbench", (done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    return report.take(json.dumps({"figure": "4 B, C", "ours": 1e-6 * float(row.group(1))}))
+
+
 def horovod(build, report):
     """Horovod's own launcher starts Horovod's ranks."""
     python = os.environ.get("HOROVOD_PYTHON") or os.path.join(build, "horovod-venv", "bin", "python")
@@ -204,6 +216,8 @@ def main():
     about["Python"] = sys.version.split()[0]
     print("\n".join(f"{name:18} {value}" for name, value in about.items() if value), flush=True)
     status = 0
+    if "c" in names:
+        in_c(build, report)
     if any(name in LOCAL for name in names):
         status = local([name for name in LOCAL if name in names], build, environment, report)
     if "unrecorded" in names:

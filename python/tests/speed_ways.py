@@ -21,16 +21,35 @@ def gpt2_counts():
     return [50257 * WIDTH, 1024 * WIDTH] + block * 12 + [WIDTH, WIDTH]
 
 
-def paired(ways, rounds, repeat=1, clock=time.perf_counter):
-    """Median seconds of each way; ways take turns."""
+def in_turns(ways, rounds, repeat=1):
+    """Seconds of each way in each round; ways take turns."""
     times = {name: [] for name in ways}
     for turn in range(rounds + 2):
         for name, way in ways.items():
-            begin = clock()
+            begin = time.perf_counter()
             for _ in range(repeat):
                 way()
             if turn >= 2:  # the first two warm up
-                times[name].append((clock() - begin) / repeat)
+                times[name].append((time.perf_counter() - begin) / repeat)
+    return times
+
+
+def paired(ways, rounds, repeat=1):
+    """Median seconds of each way; ways take turns."""
+    return {name: statistics.median(found) for name, found in in_turns(ways, rounds, repeat).items()}
+
+
+def paired_calls(ways, rounds, repeats):
+    """Median seconds of a single call of each way; ways take turns, each with its number of calls, of which the
+    first tenth warms up: behind another way, Linux may have both ranks on one core for milliseconds."""
+    times = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            for call in range(repeats[name]):
+                begin = time.perf_counter()
+                way()
+                if call >= repeats[name] // 10:
+                    times[name].append(time.perf_counter() - begin)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
@@ -65,13 +84,14 @@ class Ways:
     # ---- Small tensors ------------------------------------------------------------------------
 
     def small(self):
-        """Four bytes, submit and wait in a loop."""
+        """Four bytes, submit and wait in a loop: the median call."""
         torch, dist, hvd = self.torch, self.dist, self.hvd()
         x = torch.ones(1)
-        found = paired({
+        found = paired_calls({
             "hvd": lambda: hvd.allreduce_(x, op=hvd.Average, name="x"),
             "dist": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
-            "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)}, 20, 200)
+            "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)},
+            20, {"hvd": 4000, "dist": 2000, "gloo": 200})
         assert x[0] == 1.0, x
         tell(self.rank, "4 B, hvd", ours=found["hvd"], beside=found["gloo"])
         tell(self.rank, "4 B, dist", ours=found["dist"], beside=found["gloo"])
@@ -80,8 +100,9 @@ class Ways:
         """The same without torch's flight recorder, which PyTorch 2.15 attaches to every backend."""
         torch, dist = self.torch, self.dist
         x = torch.ones(1)
-        found = paired({"dist": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
-                        "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)}, 20, 200)
+        found = paired_calls({"dist": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX),
+                              "gloo": lambda: dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self.gloo)},
+                             20, {"dist": 2000, "gloo": 200})
         tell(self.rank, "4 B, dist, unrecorded", ours=found["dist"], beside=found["gloo"])
 
     def submit(self):
@@ -231,10 +252,14 @@ class Ways:
             with ours.no_sync():
                 by_dp()
 
-        found = paired({"dp": by_dp, "averaged": averaged, "gloo": by_gloo, "alone": alone}, 10)
+        times = in_turns({"dp": by_dp, "averaged": averaged, "gloo": by_gloo, "alone": alone}, 10)
+
+        def more(way):  # than alone, in the same round: the machine's speed drifts
+            return statistics.median(whole - alone for whole, alone in zip(times[way], times["alone"]))
+
         for name, way in (("DDP", "dp"), ("DDP, averaged", "averaged")):
-            tell(self.rank, name, ours=found[way] - found["alone"], beside=found["gloo"] - found["alone"])
-        tell(self.rank, "DDP, whole", ours=found["dp"], beside=found["gloo"])
+            tell(self.rank, name, ours=more(way), beside=more("gloo"))
+        tell(self.rank, "DDP, whole", ours=statistics.median(times["dp"]), beside=statistics.median(times["gloo"]))
 
     def fsdp(self):
         """FSDP2 of eight layers of 4 M weights, a batch of one row: forward and backward."""
@@ -279,7 +304,7 @@ def horovod():
     hvd.init()
     torch.set_num_threads(1)
     x = torch.ones(1)
-    found = paired({"hvd": lambda: hvd.allreduce_(x, op=hvd.Average, name="x")}, 20, 20)
+    found = paired_calls({"hvd": lambda: hvd.allreduce_(x, op=hvd.Average, name="x")}, 20, {"hvd": 50})
     tell(hvd.rank(), "Horovod", ours=found["hvd"])
     hvd.shutdown()
 

@@ -115,6 +115,42 @@ class Operations(unittest.TestCase):
             hvd.allreduce_async_(torch.ones(1 << 14))
         self.assertEqual(hvd.allreduce(torch.ones(3))[0].item(), 1.0)
 
+    def test_an_operation_that_nobody_waited_for_keeps_its_output(self):
+        first, second = torch.full((3,), 1.0), torch.full((3,), 10.0)
+        for turn in range(3):
+            early = hvd.allreduce_async_(first.fill_(1.0), name="twice", op=hvd.Sum)
+            while not hvd.poll(early):
+                pass
+            late = hvd.allreduce_async_(second.fill_(10.0), name="twice", op=hvd.Sum)
+            self.assertIs(hvd.synchronize(early), first)
+            self.assertIs(hvd.synchronize(late), second)
+            self.assertEqual(first.tolist(), [self.size] * 3)
+            self.assertEqual(second.tolist(), [10.0 * self.size] * 3)
+
+    def test_threads_under_one_name_get_their_own_output_or_a_refusal(self):
+        # Alone in its process set, as the order of threads differs between ranks.
+        alone = [hvd.runtime.world.register([rank]) for rank in range(self.size)][self.rank]
+        outputs, refused = [], []
+
+        def work(value):
+            tensor = torch.empty(5)
+            for turn in range(200):
+                try:
+                    output = hvd.allreduce_(tensor.fill_(value), name="shared", op=hvd.Max, process_set=alone)
+                except ValueError as error:
+                    refused.append(str(error))
+                else:
+                    outputs.append((output is tensor, output.tolist() == [value] * 5))
+
+        threads = [threading.Thread(target=work, args=(value,)) for value in (1.0, 2.0, 3.0)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(outputs) + len(refused), 600)
+        self.assertEqual(set(outputs), {(True, True)})
+        self.assertEqual([text for text in refused if "in flight" not in text], [])
+
     def test_several_threads_wait_at_the_same_time(self):
         found, failed = [0] * 4, []
 
