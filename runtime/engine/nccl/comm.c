@@ -418,10 +418,10 @@ static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
 
     if (result != ncclSuccess) return result;
     if (group->rank != 0) {
-        result = ncclRecv(id, sizeof(*id), ncclUint8, group->ranks[0], world, engine->side);
+        result = ncclRecv(id, sizeof(*id), ncclUint8, group->ranks[0], world, engine->issuing.side);
     }
     for (int i = 1; group->rank == 0 && result == ncclSuccess && i < group->size; i++) {
-        result = ncclSend(id, sizeof(*id), ncclUint8, group->ranks[i], world, engine->side);
+        result = ncclSend(id, sizeof(*id), ncclUint8, group->ranks[i], world, engine->issuing.side);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -444,9 +444,9 @@ static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
                                 ncclGetErrorString(result));
         }
         if (group->size == 1) return DP_OK;
-        status = DP_NCCL_CUDA(
-            cudaMemcpyAsync(device_id, id, sizeof(*id), cudaMemcpyHostToDevice, engine->side),
-            error);
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(device_id, id, sizeof(*id), cudaMemcpyHostToDevice,
+                                              engine->issuing.side),
+                              error);
         if (status != DP_OK) return status;
     }
     status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&group->id_came, cudaEventDisableTiming), error);
@@ -455,12 +455,12 @@ static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
     status = DP_NCCL_CALL(engine->world, send_id(group, device_id), error);
     pthread_mutex_unlock(&engine->issue_lock);
     if (status == DP_OK && group->rank != 0) {
-        status = DP_NCCL_CUDA(
-            cudaMemcpyAsync(id, device_id, sizeof(*id), cudaMemcpyDeviceToHost, engine->side),
-            error);
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(id, device_id, sizeof(*id), cudaMemcpyDeviceToHost,
+                                              engine->issuing.side),
+                              error);
     }
     if (status != DP_OK) return status;
-    return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->side), error);
+    return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->issuing.side), error);
 }
 
 /* A communicator of these ranks: has the keeper make it. title: in texts; NULL: after its name. */

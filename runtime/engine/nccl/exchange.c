@@ -34,7 +34,7 @@ typedef struct exchange_run {
 
 static const uint64_t *row_of(const exchange_run_t *run, int rank)
 {
-    return run->engine->rows.host + (size_t)rank * run->row_words;
+    return run->engine->issuing.rows.host + (size_t)rank * run->row_words;
 }
 
 /* Elements that rank `from` sends to rank `to`. */
@@ -93,7 +93,7 @@ static void write_row(exchange_run_t *run)
 {
     const dp_engine_exchange_t *exchange = run->op->exchange;
     const dp_collective_t collective = run->op->collective;
-    uint64_t *row = run->engine->rows.host + (size_t)run->group->rank * run->row_words;
+    uint64_t *row = run->engine->issuing.rows.host + (size_t)run->group->rank * run->row_words;
     const int is_root = run->op->root == run->group->rank;
     const int sends =
         is_root || (collective != DP_COLLECTIVE_SCATTER && collective != DP_COLLECTIVE_SCATTERV &&
@@ -112,22 +112,22 @@ static ncclResult_t swap_rows(exchange_run_t *run)
     dp_nccl_engine_t *engine = run->engine;
     const int self = run->group->rank;
     const int other = run->op->root == self ? run->op->peer : run->op->root;
-    uint64_t *rows = engine->rows.device;
+    uint64_t *rows = engine->issuing.rows.device;
     ncclComm_t comm = run->group->comm;
     ncclResult_t result;
     ncclResult_t end;
 
     if (run->op->collective != DP_COLLECTIVE_SEND) {
         return ncclAllGather(rows + (size_t)self * run->row_words, rows, run->row_words, ncclUint64,
-                             comm, engine->side);
+                             comm, engine->issuing.side);
     }
     result = ncclGroupStart();
     if (result != ncclSuccess) return result;
     result = ncclSend(rows + (size_t)self * run->row_words, run->row_words, ncclUint64, other, comm,
-                      engine->side);
+                      engine->issuing.side);
     if (result == ncclSuccess) {
         result = ncclRecv(rows + (size_t)other * run->row_words, run->row_words, ncclUint64, other,
-                          comm, engine->side);
+                          comm, engine->issuing.side);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -142,7 +142,7 @@ static dp_status_t make_room(exchange_run_t *run)
     void *device_rows = NULL;
     dp_status_t status;
 
-    if (words <= engine->rows.words) return DP_OK;
+    if (words <= engine->issuing.rows.words) return DP_OK;
     status = DP_NCCL_CUDA(cudaMallocHost(&rows, words * sizeof(uint64_t)), run->error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(cudaMalloc(&device_rows, words * sizeof(uint64_t)), run->error);
@@ -153,11 +153,11 @@ static dp_status_t make_room(exchange_run_t *run)
     }
     /* Operations that used them are over: they were waited for. More ranks than make_memory()
      * counts with are the only ones that free memory here. */
-    cudaFreeHost(engine->rows.host);
-    cudaFree(engine->rows.device);
-    engine->rows.host = rows;
-    engine->rows.device = device_rows;
-    engine->rows.words = words;
+    cudaFreeHost(engine->issuing.rows.host);
+    cudaFree(engine->issuing.rows.device);
+    engine->issuing.rows.host = rows;
+    engine->issuing.rows.device = device_rows;
+    engine->issuing.rows.words = words;
     return DP_OK;
 }
 
@@ -170,22 +170,25 @@ static dp_status_t learn_rows(exchange_run_t *run)
 
     if (status != DP_OK) return status;
     write_row(run);
-    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows.device + at, engine->rows.host + at,
-                                          row_bytes, cudaMemcpyHostToDevice, engine->side),
+    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.rows.device + at,
+                                          engine->issuing.rows.host + at, row_bytes,
+                                          cudaMemcpyHostToDevice, engine->issuing.side),
                           run->error);
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_rows(run), run->error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->rows.host, engine->rows.device,
-                                              row_bytes * (size_t)run->group->size,
-                                              cudaMemcpyDeviceToHost, engine->side),
-                              run->error);
+        status =
+            DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.rows.host, engine->issuing.rows.device,
+                                         row_bytes * (size_t)run->group->size,
+                                         cudaMemcpyDeviceToHost, engine->issuing.side),
+                         run->error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventRecord(engine->rows.came, engine->side), run->error);
+        status = DP_NCCL_CUDA(cudaEventRecord(engine->issuing.rows.came, engine->issuing.side),
+                              run->error);
     }
     if (status != DP_OK) return status;
-    return dp_nccl_await_event(engine, engine->rows.came, engine->limits.operation_ns, run->task,
-                               run->error);
+    return dp_nccl_await_event(engine, engine->issuing.rows.came, engine->limits.operation_ns,
+                               run->task, run->error);
 }
 
 /* ---- Blocks --------------------------------------------------------------------------------- */

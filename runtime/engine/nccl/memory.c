@@ -15,7 +15,7 @@
 
 /* ---- Handles -------------------------------------------------------------------------------- */
 
-/* memory_lock is held. Room for the handle is made first: one that could not be kept could never be
+/* memory.lock is held. Room for the handle is made first: one that could not be kept could never be
  * given back. */
 static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
 {
@@ -51,7 +51,7 @@ static void drop_handle(dp_nccl_engine_t *engine, const dp_nccl_handle_t *handle
     }
 }
 
-/* memory_lock is held. */
+/* memory.lock is held. */
 static void free_range(dp_nccl_engine_t *engine, dp_nccl_range_t *range)
 {
     for (size_t i = 0; i < range->handle_count; i++)
@@ -69,7 +69,7 @@ static void free_range(dp_nccl_engine_t *engine, dp_nccl_range_t *range)
 }
 
 /* Communicators in use; lock is not held while they are called, only the keeper ends them, and it
- * asks for memory_lock first. */
+ * asks for memory.lock first. */
 static dp_status_t register_everywhere(dp_nccl_engine_t *engine, dp_nccl_range_t *range,
                                        dp_error_t *error)
 {
@@ -95,8 +95,8 @@ void dp_nccl_memory_join(dp_nccl_group_t *group)
     dp_nccl_engine_t *engine = group->engine;
     dp_error_t error = {DP_OK, ""};
 
-    pthread_mutex_lock(&engine->memory_lock);
-    for (dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+    pthread_mutex_lock(&engine->memory.lock);
+    for (dp_nccl_range_t *at = engine->memory.ranges; at != NULL; at = at->next) {
         const dp_status_t status = add_handle(at, group, &error);
 
         if (status != DP_OK && status != DP_ERR_ABORTED) {
@@ -107,35 +107,35 @@ void dp_nccl_memory_join(dp_nccl_group_t *group)
     pthread_mutex_lock(&engine->lock);
     group->is_joined = 1;
     pthread_mutex_unlock(&engine->lock);
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
 }
 
 /* Keeper, before the communicator ends. is_joined goes first, so that register_everywhere() passes
- * the group by; both hold memory_lock, so none of the two sees the other half done. */
+ * the group by; both hold memory.lock, so none of the two sees the other half done. */
 void dp_nccl_memory_leave(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
 
-    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->memory.lock);
     pthread_mutex_lock(&engine->lock);
     group->is_joined = 0;
     pthread_mutex_unlock(&engine->lock);
-    for (dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+    for (dp_nccl_range_t *at = engine->memory.ranges; at != NULL; at = at->next) {
         for (size_t i = at->handle_count; i-- > 0;) {
             if (at->handles[i].group != group) continue;
             drop_handle(engine, &at->handles[i]);
             at->handles[i] = at->handles[--at->handle_count];
         }
     }
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
 }
 
 /* ---- Ranges --------------------------------------------------------------------------------- */
 
-/* The link that points to the range, or the one at the end of the list. memory_lock is held. */
+/* The link that points to the range, or the one at the end of the list. memory.lock is held. */
 static dp_nccl_range_t **find_range(dp_nccl_engine_t *engine, const char *base)
 {
-    dp_nccl_range_t **at = &engine->ranges;
+    dp_nccl_range_t **at = &engine->memory.ranges;
 
     while (*at != NULL && (*at)->base != base)
         at = &(*at)->next;
@@ -150,8 +150,8 @@ static dp_nccl_range_t *new_range(dp_nccl_engine_t *engine, void *base, size_t b
     range->base = base;
     range->bytes = bytes;
     range->is_own = is_own;
-    range->next = engine->ranges;
-    engine->ranges = range;
+    range->next = engine->memory.ranges;
+    engine->memory.ranges = range;
     return range;
 }
 
@@ -160,9 +160,11 @@ static dp_nccl_range_t *new_range(dp_nccl_engine_t *engine, void *base, size_t b
 static dp_status_t zero_memory(dp_nccl_engine_t *engine, void *memory, size_t bytes,
                                dp_error_t *error)
 {
-    dp_status_t status = DP_NCCL_CUDA(cudaMemsetAsync(memory, 0, bytes, engine->zeroing), error);
+    dp_status_t status =
+        DP_NCCL_CUDA(cudaMemsetAsync(memory, 0, bytes, engine->memory.zeroing), error);
 
-    return status == DP_OK ? DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error) : status;
+    return status == DP_OK ? DP_NCCL_CUDA(cudaStreamSynchronize(engine->memory.zeroing), error)
+                           : status;
 }
 
 /* On the calling thread's device. */
@@ -198,7 +200,7 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
     if (bytes > SIZE_MAX - PAGE) return DP_ERR_NO_MEMORY;
     status = device->enter(engine->device, &back);
     if (status != DP_OK) return status;
-    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->memory.lock);
     status = alloc_here(engine, room, &base);
     range = status == DP_OK ? new_range(engine, base, room, 1) : NULL;
     if (range != NULL) {
@@ -210,7 +212,7 @@ dp_status_t dp_nccl_alloc(dp_engine_t *self, size_t bytes, void **memory)
         status = DP_ERR_NO_MEMORY;
         ncclMemFree(base);
     }
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
     device->leave(engine->device, back);
     return status;
 }
@@ -226,7 +228,7 @@ static dp_status_t forget_range(dp_nccl_engine_t *engine, void *memory, int is_o
     dp_status_t status = device->enter(engine->device, &back);
 
     if (status != DP_OK) return status;
-    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->memory.lock);
     at = find_range(engine, memory);
     range = *at;
     if (range != NULL && range->is_own == is_own) {
@@ -235,7 +237,7 @@ static dp_status_t forget_range(dp_nccl_engine_t *engine, void *memory, int is_o
     } else {
         range = NULL;
     }
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
     device->leave(engine->device, back);
     return range != NULL ? DP_OK : DP_ERR_INVALID;
 }
@@ -252,19 +254,19 @@ int dp_nccl_owns(const dp_engine_t *self, const void *memory, size_t bytes)
     const char *at = memory;
     int owns = 0;
 
-    pthread_mutex_lock(&engine->memory_lock);
-    for (const dp_nccl_range_t *range = engine->ranges; range != NULL && !owns;
+    pthread_mutex_lock(&engine->memory.lock);
+    for (const dp_nccl_range_t *range = engine->memory.ranges; range != NULL && !owns;
          range = range->next) {
         owns = at >= range->base && bytes <= range->bytes &&
                (size_t)(at - range->base) <= range->bytes - bytes;
     }
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
     return owns;
 }
 
 static int overlaps(const dp_nccl_engine_t *engine, const char *base, size_t bytes)
 {
-    for (const dp_nccl_range_t *at = engine->ranges; at != NULL; at = at->next) {
+    for (const dp_nccl_range_t *at = engine->memory.ranges; at != NULL; at = at->next) {
         if (base < at->base + at->bytes && at->base < base + bytes) return 1;
     }
     return 0;
@@ -289,7 +291,7 @@ dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_erro
     }
     status = device->enter(engine->device, &back);
     if (status != DP_OK) return status;
-    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->memory.lock);
     if (overlaps(engine, memory, bytes)) {
         status = dp_error_set(error, DP_ERR_INVALID,
                               "rank %d: nccl: some of %zu bytes at %p are registered already",
@@ -302,10 +304,10 @@ dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_erro
     if (range != NULL && status != DP_OK) {
         dp_error_set(error, status, "rank %d: nccl: registering %zu bytes: %s", engine->rank, bytes,
                      why.text);
-        engine->ranges = range->next;
+        engine->memory.ranges = range->next;
         free_range(engine, range);
     }
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
     device->leave(engine->device, back);
     return status;
 }
@@ -318,11 +320,11 @@ dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory)
 void dp_nccl_memory_fini(dp_nccl_engine_t *engine)
 {
     /* the program's kernels may use what it was given until the end */
-    if (engine->ranges != NULL) engine->device->ops->synchronize(engine->device);
-    while (engine->ranges != NULL) {
-        dp_nccl_range_t *range = engine->ranges;
+    if (engine->memory.ranges != NULL) engine->device->ops->synchronize(engine->device);
+    while (engine->memory.ranges != NULL) {
+        dp_nccl_range_t *range = engine->memory.ranges;
 
-        engine->ranges = range->next;
+        engine->memory.ranges = range->next;
         range->handle_count = 0; /* they went with the communicators */
         free_range(engine, range);
     }

@@ -33,17 +33,17 @@ static dp_status_t add_page(dp_nccl_engine_t *engine)
         free(page);
         return DP_ERR_NO_MEMORY;
     }
-    page->next = engine->pages;
-    engine->pages = page;
+    page->next = engine->issuing.pages;
+    engine->issuing.pages = page;
     return DP_OK;
 }
 
 static void free_pages(dp_nccl_engine_t *engine)
 {
-    while (engine->pages != NULL) {
-        dp_nccl_page_t *page = engine->pages;
+    while (engine->issuing.pages != NULL) {
+        dp_nccl_page_t *page = engine->issuing.pages;
 
-        engine->pages = page->next;
+        engine->issuing.pages = page->next;
         cudaFreeHost(page->words);
         free(page);
     }
@@ -54,12 +54,12 @@ static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
     dp_nccl_task_t *task = calloc(1, sizeof(*task));
 
     if (task == NULL) return NULL;
-    if (engine->pages->used == DP_NCCL_PAGE && add_page(engine) != DP_OK) {
+    if (engine->issuing.pages->used == DP_NCCL_PAGE && add_page(engine) != DP_OK) {
         free(task);
         return NULL;
     }
     task->engine = engine;
-    task->begun = &engine->pages->words[engine->pages->used++];
+    task->begun = &engine->issuing.pages->words[engine->issuing.pages->used++];
     return task;
 }
 
@@ -252,25 +252,25 @@ static void nccl_destroy(dp_engine_t *self)
         free(task);
     }
     free_pages(engine);
-    if (engine->scratch.pool != NULL) cudaMemPoolDestroy(engine->scratch.pool);
-    if (engine->side != NULL) cudaStreamDestroy(engine->side);
-    if (engine->zeroing != NULL) cudaStreamDestroy(engine->zeroing);
-    if (engine->rows.came != NULL) cudaEventDestroy(engine->rows.came);
+    if (engine->issuing.scratch.pool != NULL) cudaMemPoolDestroy(engine->issuing.scratch.pool);
+    if (engine->issuing.side != NULL) cudaStreamDestroy(engine->issuing.side);
+    if (engine->memory.zeroing != NULL) cudaStreamDestroy(engine->memory.zeroing);
+    if (engine->issuing.rows.came != NULL) cudaEventDestroy(engine->issuing.rows.came);
     if (engine->making.id != NULL) cudaFreeHost(engine->making.id);
-    if (engine->rows.host != NULL) cudaFreeHost(engine->rows.host);
+    if (engine->issuing.rows.host != NULL) cudaFreeHost(engine->issuing.rows.host);
     if (engine->making.device_id != NULL) cudaFree(engine->making.device_id);
-    if (engine->rows.device != NULL) cudaFree(engine->rows.device);
-    if (engine->barrier != NULL) cudaFree(engine->barrier);
-    free(engine->pieces.sources);
-    free(engine->pieces.outputs);
-    free(engine->pieces.strides);
-    free(engine->pieces.inputs);
-    free(engine->scratch.list);
+    if (engine->issuing.rows.device != NULL) cudaFree(engine->issuing.rows.device);
+    if (engine->issuing.barrier != NULL) cudaFree(engine->issuing.barrier);
+    free(engine->issuing.pieces.sources);
+    free(engine->issuing.pieces.outputs);
+    free(engine->issuing.pieces.strides);
+    free(engine->issuing.pieces.inputs);
+    free(engine->issuing.scratch.list);
     pthread_cond_destroy(&engine->change);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->call_lock);
     pthread_mutex_destroy(&engine->issue_lock);
-    pthread_mutex_destroy(&engine->memory_lock);
+    pthread_mutex_destroy(&engine->memory.lock);
     free(engine);
 }
 
@@ -325,11 +325,11 @@ static void make_pool(dp_nccl_engine_t *engine)
         .location = {.type = cudaMemLocationTypeDevice, .id = engine->gpu}};
     uint64_t all = UINT64_MAX;
 
-    if (cudaMemPoolCreate(&engine->scratch.pool, &wanted) != cudaSuccess) {
+    if (cudaMemPoolCreate(&engine->issuing.scratch.pool, &wanted) != cudaSuccess) {
         (void)cudaGetLastError(); /* the device's pool will do, or the operation says why not */
-        engine->scratch.pool = NULL;
-    } else if (cudaMemPoolSetAttribute(engine->scratch.pool, cudaMemPoolAttrReleaseThreshold,
-                                       &all) != cudaSuccess) {
+        engine->issuing.scratch.pool = NULL;
+    } else if (cudaMemPoolSetAttribute(engine->issuing.scratch.pool,
+                                       cudaMemPoolAttrReleaseThreshold, &all) != cudaSuccess) {
         (void)cudaGetLastError(); /* only slower */
     }
 }
@@ -345,7 +345,7 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
     make_pool(engine);
-    engine->rows.words = size * (3 + dp_min(size, ROWS_AT_ONCE));
+    engine->issuing.rows.words = size * (3 + dp_min(size, ROWS_AT_ONCE));
     status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->making.id, sizeof(*engine->making.id)),
                           error);
     if (status == DP_OK) {
@@ -354,23 +354,26 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
             error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(
-            cudaMallocHost((void **)&engine->rows.host, engine->rows.words * sizeof(uint64_t)),
-            error);
-    }
-    if (status == DP_OK) {
-        status = DP_NCCL_CUDA(
-            cudaMalloc((void **)&engine->rows.device, engine->rows.words * sizeof(uint64_t)),
-            error);
-    }
-    if (status == DP_OK) status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->barrier, 256), error);
-    if (status == DP_OK) { /* our streams do not wait for the default one */
-        status = DP_NCCL_CUDA(cudaMemsetAsync(engine->barrier, 0, 256, engine->zeroing), error);
-    }
-    if (status == DP_OK) status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->zeroing), error);
-    if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&engine->rows.came, cudaEventDisableTiming),
+        status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->issuing.rows.host,
+                                             engine->issuing.rows.words * sizeof(uint64_t)),
                               error);
+    }
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.rows.device,
+                                         engine->issuing.rows.words * sizeof(uint64_t)),
+                              error);
+    }
+    if (status == DP_OK)
+        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.barrier, 256), error);
+    if (status == DP_OK) { /* our streams do not wait for the default one */
+        status = DP_NCCL_CUDA(
+            cudaMemsetAsync(engine->issuing.barrier, 0, 256, engine->memory.zeroing), error);
+    }
+    if (status == DP_OK)
+        status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->memory.zeroing), error);
+    if (status == DP_OK) {
+        status = DP_NCCL_CUDA(
+            cudaEventCreateWithFlags(&engine->issuing.rows.came, cudaEventDisableTiming), error);
     }
     return status;
 }
@@ -387,13 +390,14 @@ static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *conf
     /* Groups and lanes share the GPU: on all ranks their kernels start in the order they are issued
      * in, and may then run beside each other. */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    engine->pieces.inputs = calloc((size_t)engine->size, sizeof(*engine->pieces.inputs));
-    if (engine->pieces.inputs == NULL)
+    engine->issuing.pieces.inputs =
+        calloc((size_t)engine->size, sizeof(*engine->issuing.pieces.inputs));
+    if (engine->issuing.pieces.inputs == NULL)
         return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
     status = make_world(engine, error);
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaGetDevice(&engine->gpu), error);
-    if (status == DP_OK) status = make_stream(&engine->side, error);
-    if (status == DP_OK) status = make_stream(&engine->zeroing, error);
+    if (status == DP_OK) status = make_stream(&engine->issuing.side, error);
+    if (status == DP_OK) status = make_stream(&engine->memory.zeroing, error);
     if (status == DP_OK) status = make_memory(engine, error);
     if (status == DP_OK) status = dp_nccl_connect_world(engine, deadline_ns, error);
     if (status == DP_OK) status = dp_nccl_threads_start(engine, error);
@@ -412,7 +416,7 @@ static void init_locks(dp_nccl_engine_t *engine)
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->call_lock, NULL);
     pthread_mutex_init(&engine->issue_lock, NULL);
-    pthread_mutex_init(&engine->memory_lock, NULL);
+    pthread_mutex_init(&engine->memory.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->change, &clock);

@@ -9,7 +9,7 @@
  *   completion  the device's; ends operations
  *   any         allocates, registers and frees memory, aborts
  *
- * Locks, in the order in which they are taken: memory_lock, issue_lock, call_lock; `lock` inside of
+ * Locks, in the order in which they are taken: memory.lock, issue_lock, call_lock; `lock` inside of
  * the first two, and never while call_lock is held, as the watcher tries call_lock while it holds
  * `lock`. Communicators are non-blocking, so no call into NCCL lasts, and call_lock is free soon
  * whatever the other ranks do.
@@ -48,7 +48,7 @@ struct dp_nccl_group {
     /* guarded by the engine's lock */
     dp_nccl_state_t state;
     int in_flight; /* operations */
-    int is_joined; /* all memory is known to it; written under memory_lock too */
+    int is_joined; /* all memory is known to it; written under memory.lock too */
     dp_nccl_group_t *next, *next_job;
     dp_nccl_group_t *gathers; /* its ranks in the gather lane; launch thread only; NULL: none yet */
     cudaEvent_t id_came;      /* NULL: the id is known */
@@ -151,6 +151,24 @@ typedef struct dp_nccl_scratch {
     size_t count, room;
 } dp_nccl_scratch_t;
 
+/* What operations are issued with. Of the thread that issues them alone: the launch thread, and
+ * before and after it the one that creates and destroys the engine. */
+typedef struct dp_nccl_issuing {
+    cudaStream_t side;     /* ids of groups, and rows of exchanges */
+    dp_nccl_page_t *pages; /* the one with room first */
+    char *barrier;         /* a byte of device memory */
+    dp_nccl_rows_t rows;
+    dp_nccl_pieces_t pieces;
+    dp_nccl_scratch_t scratch;
+} dp_nccl_issuing_t;
+
+/* memory.c: the memory that communicators know, or will know. */
+typedef struct dp_nccl_memory {
+    pthread_mutex_t lock; /* taken before issue_lock */
+    dp_nccl_range_t *ranges;
+    cudaStream_t zeroing; /* of new memory; any thread */
+} dp_nccl_memory_t;
+
 struct dp_nccl_engine {
     dp_engine_t base;
     dp_nccl_engine_t *self; /* for callers that hold it const */
@@ -162,8 +180,6 @@ struct dp_nccl_engine {
     int rank, size, gpu, max_ctas;
     dp_nccl_limits_t limits;
     dp_nccl_group_t *world;
-    cudaStream_t side;          /* ids and counts */
-    cudaStream_t zeroing;       /* new memory */
     pthread_mutex_t issue_lock; /* whoever issues something and waits until NCCL has taken it */
     pthread_mutex_t call_lock;  /* inside of it, for the time of one call into NCCL */
     pthread_mutex_t lock;
@@ -175,16 +191,9 @@ struct dp_nccl_engine {
     int is_stopping, is_torn;            /* destroy; the keeper has aborted the communicators */
     dp_nccl_abort_t abort;
     dp_nccl_threads_t threads; /* the thread that creates and destroys the engine */
-    /* guarded by memory_lock, taken before issue_lock */
-    pthread_mutex_t memory_lock;
-    dp_nccl_range_t *ranges;
-    /* launch thread only */
-    dp_nccl_page_t *pages; /* the one with room first */
-    char *barrier;         /* a byte of device memory */
-    dp_nccl_making_t making;
-    dp_nccl_rows_t rows;
-    dp_nccl_pieces_t pieces;
-    dp_nccl_scratch_t scratch;
+    dp_nccl_memory_t memory;
+    dp_nccl_issuing_t issuing;
+    dp_nccl_making_t making; /* says which thread writes what */
 };
 
 static inline dp_nccl_engine_t *dp_nccl_of(dp_engine_t *engine)

@@ -109,21 +109,21 @@ static dp_status_t take_scratch(nccl_run_t *run, size_t bytes, void **memory)
     dp_nccl_engine_t *engine = run->engine;
     dp_status_t status;
 
-    if (engine->scratch.count == engine->scratch.room) {
-        const size_t room = 2 * engine->scratch.room + 8;
-        void **grown = realloc(engine->scratch.list, room * sizeof(*grown));
+    if (engine->issuing.scratch.count == engine->issuing.scratch.room) {
+        const size_t room = 2 * engine->issuing.scratch.room + 8;
+        void **grown = realloc(engine->issuing.scratch.list, room * sizeof(*grown));
 
         if (grown == NULL) return dp_error_set(run->error, DP_ERR_NO_MEMORY, "no memory");
-        engine->scratch.list = grown;
-        engine->scratch.room = room;
+        engine->issuing.scratch.list = grown;
+        engine->issuing.scratch.room = room;
     }
     bytes = dp_max(bytes, 1);
-    status =
-        DP_NCCL_CUDA(engine->scratch.pool != NULL
-                         ? cudaMallocFromPoolAsync(memory, bytes, engine->scratch.pool, run->stream)
-                         : cudaMallocAsync(memory, bytes, run->stream),
-                     run->error);
-    if (status == DP_OK) engine->scratch.list[engine->scratch.count++] = *memory;
+    status = DP_NCCL_CUDA(
+        engine->issuing.scratch.pool != NULL
+            ? cudaMallocFromPoolAsync(memory, bytes, engine->issuing.scratch.pool, run->stream)
+            : cudaMallocAsync(memory, bytes, run->stream),
+        run->error);
+    if (status == DP_OK) engine->issuing.scratch.list[engine->issuing.scratch.count++] = *memory;
     return status;
 }
 
@@ -131,8 +131,8 @@ static void release_scratch(nccl_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
 
-    while (engine->scratch.count > 0)
-        cudaFreeAsync(engine->scratch.list[--engine->scratch.count], run->stream);
+    while (engine->issuing.scratch.count > 0)
+        cudaFreeAsync(engine->issuing.scratch.list[--engine->issuing.scratch.count], run->stream);
 }
 
 /* Elements between integers' sum and average. */
@@ -273,7 +273,7 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
     const char *begin = joined->in;
 
     if (!run->op->is_packed || joined->in != joined->out ||
-        run->engine->pieces.sources[i] != joined->in) {
+        run->engine->issuing.pieces.sources[i] != joined->in) {
         return i;
     }
     for (size_t next = i + 1; next < run->op->piece_count; next++) {
@@ -281,7 +281,7 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
 
         if (pieces[next].count == 0) continue;
         if (pieces[next].in != pieces[next].out ||
-            run->engine->pieces.sources[next] != pieces[next].in ||
+            run->engine->issuing.pieces.sources[next] != pieces[next].in ||
             (uintptr_t)pieces[next].in < (uintptr_t)begin + joined->count * run->elem_bytes ||
             gone > joined->count * run->elem_bytes + JOINED_GAP) {
             break;
@@ -307,8 +307,9 @@ static ncclResult_t reduce_pieces(nccl_run_t *run)
 
         if (piece.count == 0) continue;
         i = join_pieces(run, i, &piece);
-        result = reduce_piece(run, &piece, engine->pieces.sources[first],
-                              engine->pieces.strides[first], engine->pieces.outputs[first]);
+        result = reduce_piece(run, &piece, engine->issuing.pieces.sources[first],
+                              engine->issuing.pieces.strides[first],
+                              engine->issuing.pieces.outputs[first]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -332,10 +333,11 @@ static dp_status_t run_reduction(nccl_run_t *run)
         const dp_engine_piece_t *piece = &op->pieces[i];
 
         if (piece->count == 0) continue;
-        engine->pieces.outputs[i] = NULL;
-        status = prepare_source(run, piece, &engine->pieces.sources[i], &engine->pieces.strides[i]);
+        engine->issuing.pieces.outputs[i] = NULL;
+        status = prepare_source(run, piece, &engine->issuing.pieces.sources[i],
+                                &engine->issuing.pieces.strides[i]);
         if (status == DP_OK && ends_here(run, piece)) {
-            status = output_of(run, piece, piece->count, &engine->pieces.outputs[i]);
+            status = output_of(run, piece, piece->count, &engine->issuing.pieces.outputs[i]);
         }
     }
     if (status == DP_OK) {
@@ -471,7 +473,7 @@ static ncclResult_t gather_piece(nccl_run_t *run)
 static dp_status_t combine_received(nccl_run_t *run, const dp_engine_piece_t *piece,
                                     const char *own, size_t bytes, void *out)
 {
-    const void **inputs = run->engine->pieces.inputs;
+    const void **inputs = run->engine->issuing.pieces.inputs;
 
     for (int i = 0; i < run->group->size; i++)
         inputs[i] = i == run->group->rank ? own : run->take + (size_t)i * bytes;
@@ -588,7 +590,8 @@ static ncclResult_t move_pieces(nccl_run_t *run)
     for (size_t i = 0; result == ncclSuccess && i < run->op->piece_count; i++) {
         const dp_engine_piece_t *piece = &run->op->pieces[i];
 
-        if (piece->count != 0) result = move_piece(run, piece, run->engine->pieces.outputs[i]);
+        if (piece->count != 0)
+            result = move_piece(run, piece, run->engine->issuing.pieces.outputs[i]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -604,7 +607,7 @@ static dp_status_t run_moves(nccl_run_t *run)
         const size_t rows = gathers ? (size_t)run->group->size * piece->stride : piece->count;
 
         if (piece->count != 0)
-            status = output_of(run, piece, rows, &run->engine->pieces.outputs[i]);
+            status = output_of(run, piece, rows, &run->engine->issuing.pieces.outputs[i]);
     }
     return status == DP_OK ? DP_NCCL_CALL(run->group, move_pieces(run), run->error) : status;
 }
@@ -615,20 +618,20 @@ static dp_status_t run_moves(nccl_run_t *run)
  * allocates nothing. Their old contents are of no use: they are freed and not copied. */
 static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {
-    const size_t room = dp_max(2 * engine->pieces.room, pieces);
+    const size_t room = dp_max(2 * engine->issuing.pieces.room, pieces);
 
-    if (pieces <= engine->pieces.room) return DP_OK;
-    free(engine->pieces.sources);
-    free(engine->pieces.outputs);
-    free(engine->pieces.strides);
-    engine->pieces.sources = calloc(room, sizeof(*engine->pieces.sources));
-    engine->pieces.outputs = calloc(room, sizeof(*engine->pieces.outputs));
-    engine->pieces.strides = calloc(room, sizeof(*engine->pieces.strides));
-    engine->pieces.room = room;
-    if (engine->pieces.sources != NULL && engine->pieces.outputs != NULL &&
-        engine->pieces.strides != NULL)
+    if (pieces <= engine->issuing.pieces.room) return DP_OK;
+    free(engine->issuing.pieces.sources);
+    free(engine->issuing.pieces.outputs);
+    free(engine->issuing.pieces.strides);
+    engine->issuing.pieces.sources = calloc(room, sizeof(*engine->issuing.pieces.sources));
+    engine->issuing.pieces.outputs = calloc(room, sizeof(*engine->issuing.pieces.outputs));
+    engine->issuing.pieces.strides = calloc(room, sizeof(*engine->issuing.pieces.strides));
+    engine->issuing.pieces.room = room;
+    if (engine->issuing.pieces.sources != NULL && engine->issuing.pieces.outputs != NULL &&
+        engine->issuing.pieces.strides != NULL)
         return DP_OK;
-    engine->pieces.room = 0;
+    engine->issuing.pieces.room = 0;
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu pieces", pieces);
 }
 
@@ -647,8 +650,8 @@ dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t 
     switch (task->op->collective) {
     case DP_COLLECTIVE_BARRIER:
         return DP_NCCL_CALL(run.group,
-                            ncclAllReduce(engine->barrier, engine->barrier, 1, ncclUint8, ncclSum,
-                                          run.group->comm, stream),
+                            ncclAllReduce(engine->issuing.barrier, engine->issuing.barrier, 1,
+                                          ncclUint8, ncclSum, run.group->comm, stream),
                             error);
     case DP_COLLECTIVE_BROADCAST:
     case DP_COLLECTIVE_ALLGATHER:

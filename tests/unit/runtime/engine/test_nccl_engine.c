@@ -861,10 +861,10 @@ static void *hold_memory_lock(void *argument)
 {
     dp_nccl_engine_t *engine = argument;
 
-    pthread_mutex_lock(&engine->memory_lock);
+    pthread_mutex_lock(&engine->memory.lock);
     sem_post(&keeper_is_held);
     usleep(300000);
-    pthread_mutex_unlock(&engine->memory_lock);
+    pthread_mutex_unlock(&engine->memory.lock);
     return NULL;
 }
 
