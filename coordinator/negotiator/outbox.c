@@ -4,8 +4,7 @@
  *
  *   ordered items, questions -> down (open frame) -+
  *   news, notices            -> up (open frame)   -+-> frames (closed, in order) -> OUTPUT_SEND
- *   launches, failures, ...  -> outputs ------------------------------------------> OUTPUT_LAUNCH,
- * ...
+ *   launches, failures, ...  -> outputs ------------------------------> OUTPUT_LAUNCH, _FAIL, ...
  *
  * Frames are made when outputs are taken, not when inputs come, so that whatever many inputs caused
  * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.

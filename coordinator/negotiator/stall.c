@@ -2,8 +2,7 @@
  * stall.c - reports which ranks are missing for a tensor that waits too long, and what they are
  * doing.
  *
- *   pending --(warn or limit)--> overdue: PARTIAL up --> root asks: WHO down --> MISSING up -->
- * WARN
+ *   pending --(warn or limit)--> overdue: PARTIAL up --> root: WHO down --> MISSING up --> WARN
  *
  * Each node times what waits in its own subtree, once: a tensor some of whose ranks are ready and
  * some are not is reported up as PARTIAL when it is overdue. The root then asks WHO down the
