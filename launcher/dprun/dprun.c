@@ -313,7 +313,7 @@ static void write_interruption(const dp_supervisor_t *supervisor, const char *wh
 static void write_report(const dp_supervisor_t *supervisor, const char *saved, FILE *out)
 {
     dp_report_t report = {.fate = &supervisor->fate,
-                          .host = supervisor->job->host,
+                          .node = supervisor->job->host,
                           .tail = tail_of,
                           .context = supervisor->output,
                           .before = supervisor->before,

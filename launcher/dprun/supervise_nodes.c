@@ -20,7 +20,7 @@ static void on_node_message(void *context, dp_message_t *message)
     dp_error_t error;
 
     if (message->type == DP_MESSAGE_STARTED) {
-        const char *node = supervisor->fate.ranks[message->rank].host;
+        const char *node = supervisor->fate.ranks[message->rank].node;
 
         for (int stream = 1; stream <= 2; stream++) {
             if (dp_job_output_open(supervisor->output, message->rank, stream, node, &error) ==
@@ -158,7 +158,7 @@ dp_status_t dp_supervisor_start_fleet(dp_supervisor_t *supervisor,
 
         dp_fleet_node(supervisor->fleet, node, &view);
         for (int i = 0; i < view.ranks; i++) {
-            supervisor->fate.ranks[view.first_rank + i].host = view.name;
+            supervisor->fate.ranks[view.first_rank + i].node = view.name;
             supervisor->fate.ranks[view.first_rank + i].local = i;
         }
     }

@@ -12,7 +12,7 @@
 
 #define RUN_GAP_NS 20000 /* waits closer than this follow each other without work between them */
 
-const char *dp_part_name(dp_part_t part)
+const char *dp_part_name(dp_step_part_t part)
 {
     static const char *const names[DP_PART_COUNT] = {
         "compute", "skew", "exposed wire", "pack/unpack", "negotiation", "gaps", "unattributed"};

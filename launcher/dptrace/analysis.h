@@ -26,9 +26,9 @@ typedef enum dp_part {
     DP_PART_GAPS,
     DP_PART_OTHER,
     DP_PART_COUNT
-} dp_part_t;
+} dp_step_part_t;
 
-const char *dp_part_name(dp_part_t part);
+const char *dp_part_name(dp_step_part_t part);
 
 /* One step on one rank; times in ns. */
 typedef struct dp_step_cell {

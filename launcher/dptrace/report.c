@@ -114,7 +114,7 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
         double share = analysis->part[p] / step;
         int width = (int)(share * 40 + 0.5);
 
-        fprintf(file, "  %-13s %9.2f ms %6.1f%%  %.*s\n", dp_part_name((dp_part_t)p),
+        fprintf(file, "  %-13s %9.2f ms %6.1f%%  %.*s\n", dp_part_name((dp_step_part_t)p),
                 to_ms(analysis->part[p]), share * 100, width,
                 "########################################");
     }

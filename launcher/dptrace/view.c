@@ -110,7 +110,7 @@ static void write_cells(const dp_analysis_t *analysis, FILE *file)
     fputs("],\"parts\":[", file);
     for (int p = 0; p < DP_PART_COUNT; p++) {
         if (p > 0) fputc(',', file);
-        dp_json_string(file, dp_part_name((dp_part_t)p));
+        dp_json_string(file, dp_part_name((dp_step_part_t)p));
     }
     fputs("],\"cells\":[", file);
     for (size_t i = 0; i < analysis->step_count * analysis->rank_count; i++) {

@@ -86,8 +86,8 @@ static int add_cuts(dp_analysis_work_t *work, uint64_t start, uint64_t end)
 static void attribute_pieces(dp_analysis_work_t *work, uint64_t start, uint64_t end,
                              dp_step_cell_t *cell, double *exposed)
 {
-    static const dp_part_t parts[DP_WHY_COUNT] = {DP_PART_SKEW, DP_PART_WIRE, DP_PART_PACK,
-                                                  DP_PART_NEGOTIATION};
+    static const dp_step_part_t parts[DP_WHY_COUNT] = {DP_PART_SKEW, DP_PART_WIRE, DP_PART_PACK,
+                                                       DP_PART_NEGOTIATION};
 
     for (size_t i = 0; i < work->cuts.count; i++) {
         uint64_t from = work->cuts.items[i].start;

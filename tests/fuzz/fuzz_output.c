@@ -60,7 +60,7 @@ static const dp_tail_t *tail_of(const void *context, int rank)
 
 static void check_report(const dp_fate_t *fate, const dp_tail_t *tail)
 {
-    dp_report_t report = {.fate = fate, .host = "here", .tail = tail_of, .context = tail};
+    dp_report_t report = {.fate = fate, .node = "here", .tail = tail_of, .context = tail};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);

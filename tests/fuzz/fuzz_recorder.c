@@ -213,7 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dp_step_window_t window = {.is_set = (choice & 2) != 0, .first = 1, .last = 2};
     dp_error_t error = {DP_OK, ""};
     dp_timeline_t timeline;
-    dp_last_words_t last;
+    dp_last_moments_t last;
 
     for (int rank = 0; rank < RANKS; rank++)
         make_image(&images[rank], rank);

@@ -15,7 +15,7 @@
 #include "runtime/base/failure.h"
 
 typedef struct dp_rank_fate {
-    const char *host; /* its machine's name, borrowed; NULL: that of dprun */
+    const char *node; /* its name, borrowed; NULL: that of dprun */
     int local;        /* its number there */
     int64_t clock_ns; /* what its machine's clock is ahead of dprun's, whose times stand below */
     const char *lost; /* it ended, as far as anybody knows, with its machine: why; borrowed; NULL */

@@ -22,7 +22,7 @@ static int is_of_program(const dp_trace_file_t *file, const dp_trace_event_t *ev
     return event->lane < file->lane_count && file->lanes[event->lane].kind == DP_TRACE_LANE_THREAD;
 }
 
-static void append_text(dp_last_words_t *last, const char *separator, const char *text)
+static void append_text(dp_last_moments_t *last, const char *separator, const char *text)
 {
     size_t used = strlen(last->text);
 
@@ -56,7 +56,7 @@ static void describe_record(const dp_trace_file_t *file, const dp_trace_record_t
     }
 }
 
-void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_words_t *last)
+void dp_recorder_last(const char *run_dir, int rank, uint64_t end_ns, dp_last_moments_t *last)
 {
     char path[1200];
     char text[192];

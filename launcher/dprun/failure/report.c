@@ -37,7 +37,7 @@ void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room)
     char name[32];
 
     if (rank->lost != NULL) {
-        snprintf(text, room, "was lost with node %s", rank->host);
+        snprintf(text, room, "was lost with node %s", rank->node);
     } else if (rank->start_error != 0) {
         snprintf(text, room, "could not be started: %s%s", strerror(rank->start_error),
                  rank->start_error == ENOEXEC ? " (a script without #! line?)" : "");
@@ -189,12 +189,12 @@ static void write_lost_node(const dp_report_t *report, const dp_rank_fate_t *ran
     if (is_member != NULL) dp_format_ranks(is_member, fate->size, ranks, sizeof(ranks));
     free(is_member);
     dp_format_elapsed(rank->end_ns - fate->start_ns, elapsed, sizeof(elapsed));
-    fprintf(out, "dprun: FAILED  node %s (rank %s): lost after %s\n", rank->host, ranks, elapsed);
+    fprintf(out, "dprun: FAILED  node %s (rank %s): lost after %s\n", rank->node, ranks, elapsed);
     fprintf(out, "  cause    %s\n", rank->lost);
 }
 
 static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict,
-                          const dp_last_words_t *words, FILE *out)
+                          const dp_last_moments_t *last, FILE *out)
 {
     const dp_fate_t *fate = report->fate;
     const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
@@ -202,8 +202,8 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     /* The others stopped waiting for it while it was running. */
     int is_late = !is_stopped && rank->is_awaited && verdict->cause != verdict->failed &&
                   (!rank->has_ended || rank->end_ns > fate->ranks[verdict->failed].end_ns);
-    int has_step = words->has_step || rank->failure.has_step;
-    uint64_t step = words->has_step ? words->step : rank->failure.step;
+    int has_step = last->has_step || rank->failure.has_step;
+    uint64_t step = last->has_step ? last->step : rank->failure.step;
     uint64_t when_ns = is_stopped ? rank->stopped_ns
                        : is_late  ? fate->ranks[verdict->failed].end_ns
                                   : rank->end_ns;
@@ -230,7 +230,7 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
         snprintf(what, sizeof(what), "exit code %d", WEXITSTATUS(rank->status));
     }
     fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause,
-            rank->host != NULL ? rank->host : report->host, rank->local);
+            rank->node != NULL ? rank->node : report->node, rank->local);
     if (rank->pid > 0) fprintf(out, ", pid %d", rank->pid);
     if (has_step) {
         fprintf(out, "): %s at step %" PRIu64 ", %s\n", what, step, elapsed);
@@ -268,14 +268,14 @@ static void write_last_report(const dp_rank_fate_t *rank, FILE *out)
     }
 }
 
-static void write_last_op(const dp_report_t *report, int cause, const dp_last_words_t *words,
+static void write_last_op(const dp_report_t *report, int cause, const dp_last_moments_t *last,
                           FILE *out)
 {
     const dp_rank_fate_t *rank = &report->fate->ranks[cause];
     int joined = 0;
 
-    if (words->text[0] != '\0') {
-        fprintf(out, "  last op  %s\n", words->text);
+    if (last->text[0] != '\0') {
+        fprintf(out, "  last op  %s\n", last->text);
         return;
     }
     if (rank->has_reported) {
@@ -422,7 +422,7 @@ static void write_left_and_exit(const dp_report_t *report, FILE *out)
 void dp_report_failure(const dp_report_t *report, FILE *out)
 {
     dp_verdict_t verdict = dp_fate_cause(report->fate);
-    dp_last_words_t words = {.text = ""};
+    dp_last_moments_t last = {.text = ""};
 
     if (verdict.cause < 0) return;
     if (report->run_dir != NULL) {
@@ -431,10 +431,10 @@ void dp_report_failure(const dp_report_t *report, FILE *out)
         dp_recorder_last(report->run_dir, verdict.cause,
                          (rank->stopped_by != 0 ? rank->stopped_ns : rank->end_ns) +
                              (uint64_t)rank->clock_ns,
-                         &words);
+                         &last);
     }
-    write_heading(report, &verdict, &words, out);
-    write_last_op(report, verdict.cause, &words, out);
+    write_heading(report, &verdict, &last, out);
+    write_last_op(report, verdict.cause, &last, out);
     write_doubt(report, &verdict, out);
     write_output(report, verdict.cause, out);
     write_groups(report->fate, "victims", verdict.cause, describe_victim, out);

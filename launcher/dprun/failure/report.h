@@ -12,7 +12,7 @@
 
 typedef struct dp_report {
     const dp_fate_t *fate;
-    const char *host;
+    const char *node; /* the name of dprun's own */
     const dp_tail_t *(*tail)(const void *context, int rank);
     const void *context;
     dp_memory_sight_t before; /* at the job's start */

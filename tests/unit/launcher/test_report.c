@@ -285,7 +285,7 @@ static void report_tells_an_out_of_memory_kill(void **state)
     dp_fate_t fate;
     dp_report_t report = {
         .fate = &fate,
-        .host = "node07",
+        .node = "node07",
         .tail = tail_of,
         .context = &tail,
         .before = {.cgroup_kills = 0, .system_kills = -1},
@@ -330,7 +330,7 @@ static void report_names_a_stopped_rank_and_an_early_leaver(void **state)
     dp_tail_t tail = {.count = 0};
     dp_fate_t fate;
     dp_report_t report = {
-        .fate = &fate, .host = "h", .tail = tail_of, .context = &tail, .exit_code = 1};
+        .fate = &fate, .node = "h", .tail = tail_of, .context = &tail, .exit_code = 1};
 
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
@@ -356,7 +356,7 @@ static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
     char text[8192] = "";
     dp_tail_t tail = {.count = 0};
     dp_fate_t fate;
-    dp_report_t report = {.fate = &fate, .host = "h", .tail = tail_of, .context = &tail};
+    dp_report_t report = {.fate = &fate, .node = "h", .tail = tail_of, .context = &tail};
 
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
@@ -413,7 +413,7 @@ static void report_tells_what_a_rank_without_a_recorder_waited_for(void **state)
     dp_tail_t tail = {.count = 0};
     dp_failure_t failure;
     dp_fate_t fate;
-    dp_report_t report = {.fate = &fate, .host = "h", .tail = tail_of, .context = &tail};
+    dp_report_t report = {.fate = &fate, .node = "h", .tail = tail_of, .context = &tail};
 
     (void)state;
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);

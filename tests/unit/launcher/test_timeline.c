@@ -63,7 +63,7 @@ static void analyse_job(job_t *job, const dp_synth_t *synth)
     assert_int_equal(dp_analyse(&job->timeline, &job->analysis), DP_OK);
 }
 
-static double part_ms(const job_t *job, dp_part_t part)
+static double part_ms(const job_t *job, dp_step_part_t part)
 {
     return job->analysis.part[part] / 1e6;
 }
