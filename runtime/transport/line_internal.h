@@ -138,8 +138,6 @@ void dp_line_open(dp_line_t *self, dp_line_peer_t *peer, int fd);
 void dp_line_send_beat(dp_line_t *self, dp_line_peer_t *peer, dp_line_beat_kind_t kind);
 /* Looks at the kernel's counters, and at limits for opening. */
 void dp_line_look(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns);
-/* Ends it: a loss, unless it said farewell. */
-void dp_line_lose(dp_line_t *self, dp_line_peer_t *peer, const char *text);
 /* Closes the socket; the other side sees a reset if must_reset. No loss is reported from here on.
  */
 void dp_line_end(dp_line_peer_t *peer, int must_reset);

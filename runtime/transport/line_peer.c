@@ -63,9 +63,10 @@ void dp_line_end(dp_line_peer_t *peer, int must_reset)
     peer->fd = -1;
 }
 
-/* Messages that its process sent before are delivered first: lower reports the loss behind them,
- * or the timer does if lower does not notice it. */
-void dp_line_lose(dp_line_t *self, dp_line_peer_t *peer, const char *text)
+/* Ends the line: a loss, unless the peer said farewell. Messages that its process sent before are
+ * delivered first: lower reports the loss behind them, or the timer does if lower does not notice
+ * it. */
+static void lose_line(dp_line_t *self, dp_line_peer_t *peer, const char *text)
 {
     if (peer->state == DP_LINE_ENDED) return;
     dp_line_end(peer, 0);
@@ -80,7 +81,7 @@ void dp_line_lose(dp_line_t *self, dp_line_peer_t *peer, const char *text)
 /* One text for all ways to see it, that of unix.c and ucx.c: all ranks report the same cause. */
 static void lose_broken(dp_line_t *self, dp_line_peer_t *peer)
 {
-    dp_line_lose(self, peer, "its connection broke");
+    lose_line(self, peer, "its connection broke");
 }
 
 /* ---- Connecting ----------------------------------------------------------------------------- */
@@ -102,7 +103,7 @@ static void lose_unreached(dp_line_t *self, dp_line_peer_t *peer, int cause)
 
     dp_line_address_text(&peer->address, where, sizeof(where));
     snprintf(text, sizeof(text), "it could not be reached at %s: %s", where, strerror(cause));
-    dp_line_lose(self, peer, text);
+    lose_line(self, peer, text);
 }
 
 static void failed_to_connect(dp_line_t *self, dp_line_peer_t *peer, int cause)
@@ -180,7 +181,7 @@ static void handle_greeting(dp_line_t *self, dp_line_peer_t *peer)
     if (reason != NULL) {
         dp_line_address_text(&peer->address, where, sizeof(where));
         snprintf(text, sizeof(text), "another one answers at %s: %s", where, reason);
-        dp_line_lose(self, peer, text);
+        lose_line(self, peer, text);
         return;
     }
     memcpy(peer->listener_challenge, challenge, sizeof(peer->listener_challenge));
@@ -212,7 +213,7 @@ static void handle_welcome(dp_line_t *self, dp_line_peer_t *peer)
     dp_line_address_text(&peer->address, where, sizeof(where));
     snprintf(text, sizeof(text), "at %s this rank was refused: %s", where,
              dp_line_refusal_text(refusal));
-    dp_line_lose(self, peer, text);
+    lose_line(self, peer, text);
 }
 
 /* ---- Beats ---------------------------------------------------------------------------------- */
@@ -238,7 +239,7 @@ void dp_line_open(dp_line_t *self, dp_line_peer_t *peer, int fd)
     dp_silence_init(&peer->silence, self->timeout_ns);
     dp_log_debug(&self->log, "the line to rank %d is open", peer->rank);
     if (dp_line_watch(self, fd, EPOLLIN, DP_LINE_PEER, (int)(peer - self->peers)) != 0) {
-        dp_line_lose(self, peer, "there was no memory to watch its connection");
+        lose_line(self, peer, "there was no memory to watch its connection");
     } else {
         dp_line_send_beat(self, peer, DP_LINE_BEAT);
     }
@@ -281,7 +282,7 @@ static void handle_beat(dp_line_t *self, dp_line_peer_t *peer)
     if (peer->said_farewell ||
         !dp_line_beat_read(&peer->beat_in, peer->beats_come + 1, peer->in, &kind)) {
         dp_log_error(&self->log, "what rank %d sends makes no sense", peer->rank);
-        dp_line_lose(self, peer, "what it sends makes no sense");
+        lose_line(self, peer, "what it sends makes no sense");
         return;
     }
     peer->beats_come++;
@@ -368,7 +369,7 @@ void dp_line_look(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
                  peer->rank > self->rank ? "it did not connect to %s within %.0f s (a firewall?)"
                                          : "it did not answer at %s within %.0f s (a firewall?)",
                  where, seconds);
-        dp_line_lose(self, peer, text);
+        lose_line(self, peer, text);
     } else if (peer->state == DP_LINE_WAITING && now_ns >= peer->retry_ns) {
         dp_line_connect(self, peer);
     }

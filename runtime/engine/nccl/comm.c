@@ -176,7 +176,7 @@ void dp_engine_nccl_describe(char *text, size_t room)
     snprintf(text, room, "NCCL %s (%s), built with %s", found, library_path(), built);
 }
 
-dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error)
+static dp_status_t check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error)
 {
     const ncclResult_t result = ncclGetVersion(version);
     char found[24];
@@ -314,7 +314,7 @@ static dp_status_t fill_hello(const dp_nccl_engine_t *engine, nccl_hello_t *hell
 {
     struct cudaDeviceProp properties;
     int version = 0;
-    dp_status_t status = dp_nccl_check_version(engine, &version, error);
+    dp_status_t status = check_version(engine, &version, error);
 
     memset(hello, 0, sizeof(*hello));
     hello->version = (uint32_t)version;

@@ -4,7 +4,7 @@
  * An operation is issued on the stream by the launch thread between two stamps of the time; the
  * device's completion thread ends it once the stream has come there. The first failure
  * stays and ends the engine: communicators are broken so that no kernel waits for a peer any more,
- * streams run dry, and every operation on them completes with the same words. How ranks agree on
+ * streams run dry, and every operation on them completes with the same text. How ranks agree on
  * the order of operations is none of its business; nor does it compress: fused buffers hold the
  * type that travels, and the casts of packing apply the scales.
  */
@@ -18,16 +18,16 @@
 
 /* ---- Operations ----------------------------------------------------------------------------- */
 
-/* Words of tasks: the GPU writes 1 when it comes to an operation, and the watcher reads it. The
+/* Flags of tasks: the GPU writes 1 when it comes to an operation, and the watcher reads it. The
  * memory is pinned and mapped, so that reading needs no call into CUDA (watch.c says why that
  * matters). Pages are never given back before the end: a kernel of an aborted operation may write
- * its word late. */
+ * its flag late. */
 static dp_status_t add_page(dp_nccl_engine_t *engine)
 {
     dp_nccl_page_t *page = calloc(1, sizeof(*page));
 
     if (page == NULL) return DP_ERR_NO_MEMORY;
-    if (cudaHostAlloc((void **)&page->words, DP_NCCL_PAGE * sizeof(*page->words),
+    if (cudaHostAlloc((void **)&page->flags, DP_NCCL_PAGE * sizeof(*page->flags),
                       cudaHostAllocMapped) != cudaSuccess) {
         (void)cudaGetLastError();
         free(page);
@@ -44,7 +44,7 @@ static void free_pages(dp_nccl_engine_t *engine)
         dp_nccl_page_t *page = engine->issuing.pages;
 
         engine->issuing.pages = page->next;
-        cudaFreeHost(page->words);
+        cudaFreeHost(page->flags);
         free(page);
     }
 }
@@ -59,7 +59,7 @@ static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
         return NULL;
     }
     task->engine = engine;
-    task->begun = &engine->issuing.pages->words[engine->issuing.pages->used++];
+    task->begun = &engine->issuing.pages->flags[engine->issuing.pages->used++];
     return task;
 }
 
@@ -230,7 +230,7 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 /* The threads end the communicators, so they go first; memory was known to communicators, so it
- * goes behind them; locks and pinned words last. Also of an engine that was made in part. */
+ * goes behind them; locks and pinned flags last. Also of an engine that was made in part. */
 static void nccl_destroy(dp_engine_t *self)
 {
     dp_nccl_engine_t *engine = dp_nccl_of(self);

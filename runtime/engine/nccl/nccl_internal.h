@@ -57,7 +57,7 @@ struct dp_nccl_group {
     int has_breaker;
 };
 
-/* An operation under way. Pooled with its word. */
+/* An operation under way. Pooled with its flag `begun`. */
 typedef struct dp_nccl_task {
     struct dp_nccl_task *next, **link; /* guarded by the engine's lock; next: an earlier one */
     dp_nccl_engine_t *engine;
@@ -77,11 +77,11 @@ typedef struct dp_nccl_handle {
     void *handle;
 } dp_nccl_handle_t;
 
-/* A word each for as many tasks, in pinned memory: more operations than are ever in flight. */
+/* The flags of as many tasks, in pinned memory: more operations than are ever in flight. */
 #define DP_NCCL_PAGE 1024
 typedef struct dp_nccl_page {
     struct dp_nccl_page *next;
-    uint32_t *words; /* [DP_NCCL_PAGE] */
+    uint32_t *flags; /* [DP_NCCL_PAGE] */
     size_t used;
 } dp_nccl_page_t;
 
@@ -217,9 +217,9 @@ void dp_nccl_stop(dp_nccl_engine_t *engine, dp_status_t status, const char *text
 dp_status_t dp_nccl_stop_in(const dp_nccl_task_t *task, dp_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The status of an error of NCCL's, and its words. */
+/* The status that a result of NCCL's becomes. */
 dp_status_t dp_nccl_status(ncclResult_t result);
-/* DP_OK, or DP_ERR_SYSTEM with the words of the CUDA error. */
+/* DP_OK, or DP_ERR_SYSTEM with the text of the CUDA error. */
 dp_status_t dp_nccl_cuda(int result, const char *what, dp_error_t *error);
 #define DP_NCCL_CUDA(expression, error) dp_nccl_cuda((int)(expression), #expression, error)
 
@@ -254,7 +254,6 @@ dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uin
  */
 dp_status_t dp_nccl_await_keeper(dp_nccl_group_t *group, dp_error_t *error);
 
-dp_status_t dp_nccl_check_version(const dp_nccl_engine_t *engine, int *version, dp_error_t *error);
 /* The world's: collective, over the bootstrap. */
 dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns,
                                   dp_error_t *error);
