@@ -67,7 +67,7 @@ static void drain(const dp_lane_streams_t *lane, dp_stream_t *stream)
 }
 
 /* A stage could not be queued: this rank can no longer do what all have agreed on. */
-static void give_up(dp_bucket_t *bucket, dp_status_t status)
+static void fail_bucket(dp_bucket_t *bucket, dp_status_t status)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     const dp_lane_streams_t *lane = bucket->job->lane;
@@ -304,7 +304,7 @@ void dp_bucket_start(dp_bucket_t *bucket, int is_last)
         if (status == DP_OK) return;
     }
     if (status != DP_OK) {
-        give_up(bucket, status);
+        fail_bucket(bucket, status);
         return;
     }
     bucket->op.status = DP_ERR_ABORTED;

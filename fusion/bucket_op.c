@@ -43,7 +43,7 @@ int dp_bucket_folds_scales(const dp_bucket_t *bucket)
     return dp_bucket_is_cast(bucket) || dp_bucket_device(bucket)->is_async;
 }
 
-static int is_root(const dp_bucket_t *bucket, size_t index)
+static int is_root_of(const dp_bucket_t *bucket, size_t index)
 {
     return dp_bucket_entry(bucket, index)->root == bucket->job->rank;
 }
@@ -51,7 +51,7 @@ static int is_root(const dp_bucket_t *bucket, size_t index)
 int dp_bucket_needs_buffer(const dp_bucket_t *bucket)
 {
     if (bucket->plan->in_place || dp_plan_is_alone(bucket->plan->collective)) return 0;
-    return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root(bucket, 0);
+    return bucket->plan->collective != DP_COLLECTIVE_BROADCAST || is_root_of(bucket, 0);
 }
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
@@ -73,7 +73,7 @@ unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index)
 {
     unsigned char *out = dp_bucket_tensor(bucket, index)->out;
 
-    if (bucket->plan->collective == DP_COLLECTIVE_REDUCE && !is_root(bucket, index)) return NULL;
+    if (bucket->plan->collective == DP_COLLECTIVE_REDUCE && !is_root_of(bucket, index)) return NULL;
     return out == NULL ? NULL : out + offset_of(bucket, index);
 }
 
@@ -98,12 +98,12 @@ static void fill_addresses(const dp_bucket_t *bucket, size_t index, dp_engine_pi
         if (!plan->in_place) piece->out = dp_bucket_buffer_at(bucket, index);
         break;
     case DP_COLLECTIVE_REDUCE:
-        if (!plan->in_place && is_root(bucket, index)) {
+        if (!plan->in_place && is_root_of(bucket, index)) {
             piece->out = dp_bucket_buffer_at(bucket, index);
         }
         break;
     case DP_COLLECTIVE_BROADCAST:
-        if (!is_root(bucket, index)) piece->in = NULL;
+        if (!is_root_of(bucket, index)) piece->in = NULL;
         break;
     case DP_COLLECTIVE_ALLGATHER:
         piece->stride = rows;

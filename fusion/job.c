@@ -99,7 +99,7 @@ static size_t grown(size_t room, size_t count)
     return dp_max(count, room + room / 2);
 }
 
-static dp_status_t reserve_entries(dp_fusion_job_t *job, size_t items, size_t entries)
+static dp_status_t reserve_items(dp_fusion_job_t *job, size_t items, size_t entries)
 {
     size_t room = grown(job->item_room, items);
 
@@ -294,7 +294,7 @@ dp_status_t dp_fusion_job_create(dp_pipeline_t *pipeline, dp_pipeline_launch_t *
     if (job == NULL) return DP_ERR_NO_MEMORY;
     for (size_t i = 0; i < launch->item_count; i++)
         entries += entries_of(&launch->items[i]);
-    status = reserve_entries(job, launch->item_count, entries);
+    status = reserve_items(job, launch->item_count, entries);
     if (status != DP_OK) goto fail;
     job->launch = launch;
     job->lane = &pipeline->lanes[launch->lane];

@@ -23,7 +23,7 @@ static uint64_t read_word(const unsigned char *bytes)
     return word;
 }
 
-static uint64_t mix(uint64_t lane, uint64_t word)
+static uint64_t mix_lane(uint64_t lane, uint64_t word)
 {
     lane ^= word * prime_b;
     lane = lane << 27 | lane >> 37;
@@ -48,17 +48,17 @@ uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed)
 
     for (; left >= 32; left -= 32, at += 32) {
         for (size_t i = 0; i < 4; i++)
-            lanes[i] = mix(lanes[i], read_word(at + 8 * i));
+            lanes[i] = mix_lane(lanes[i], read_word(at + 8 * i));
     }
     for (int i = 0; left >= 8; left -= 8, at += 8, i++)
-        lanes[i] = mix(lanes[i], read_word(at));
+        lanes[i] = mix_lane(lanes[i], read_word(at));
     if (left > 0) {
         memcpy(last, at, left);
-        lanes[3] = mix(lanes[3], read_word(last));
+        lanes[3] = mix_lane(lanes[3], read_word(last));
     }
     hash = (uint64_t)bytes * prime_b ^ seed;
     for (int i = 0; i < 4; i++)
-        hash = avalanche(mix(hash, lanes[i]));
+        hash = avalanche(mix_lane(hash, lanes[i]));
     return hash;
 }
 

@@ -150,7 +150,7 @@ static dp_status_t explain(const search_t *search, dp_error_t *error)
     return dp_error_set(error, DP_ERR_SYSTEM, "no network for all nodes: %s", text);
 }
 
-static void adopt(const search_t *search)
+static void adopt_chosen_network(const search_t *search)
 {
     dp_context_t *context = search->context;
     const dp_interface_address_t *own =
@@ -248,7 +248,7 @@ static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_err
     if (dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen) > 0)
         status = try_again(search, deadline_ns, error);
     if (status != DP_OK) return status;
-    adopt(search);
+    adopt_chosen_network(search);
     return await_link(context, deadline_ns, error);
 }
 

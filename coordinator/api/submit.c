@@ -243,8 +243,8 @@ static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 
 /* A join and the end of a group are entries outside the table of names: a program may have tensors
  * called "join". */
-static dp_status_t find_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
-                              dp_tensor_entry_t **out)
+static dp_status_t find_tensor_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
+                                     dp_tensor_entry_t **out)
 {
     dp_tensor_entry_t **single = what->collective == DP_COLLECTIVE_JOIN ? &group->join_entry
                                  : what->collective == DP_COLLECTIVE_GROUP_DESTROY
@@ -304,7 +304,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
         stream = dp_stream_find(context, what->options->stream);
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
-    if (status == DP_OK) status = find_entry(group, what, name, &entry);
+    if (status == DP_OK) status = find_tensor_entry(group, what, name, &entry);
     if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status; /* the entry stays: names are kept */
     status = dp_request_acquire(group, entry, tensor_count, count_count_of(group, what), &request);

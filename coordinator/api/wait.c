@@ -181,7 +181,7 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
 }
 
 /* DP_CHECK: the result must not have been written between its completion and this wait. */
-static dp_status_t check_output(dp_handle_t *request, const char **text)
+static dp_status_t compare_output_hash(dp_handle_t *request, const char **text)
 {
     dp_context_t *context = request->context;
     uint64_t hash = dp_request_hash_outputs(request);
@@ -250,7 +250,8 @@ static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_resul
     if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
     status = handle->end.status;
     text = handle->end.result.text;
-    if (status == DP_OK && handle->check.output_hash != 0) status = check_output(handle, &text);
+    if (status == DP_OK && handle->check.output_hash != 0)
+        status = compare_output_hash(handle, &text);
     if (result != NULL) {
         handle->end.result.text = text;
         dp_sized_write(result, &handle->end.result, sizeof(handle->end.result));

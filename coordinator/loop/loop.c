@@ -164,8 +164,8 @@ static void submit_node(dp_loop_t *loop, const dp_loop_node_t *node, uint64_t no
 
 /* Copies a text of the inbox and the status beside it (NULL: none); the texts are guarded by its
  * lock. */
-static void read_text(dp_inbox_t *inbox, const char *from, const dp_status_t *from_status,
-                      char text[DP_INBOX_TEXT_MAX], dp_status_t *status)
+static void copy_inbox_text(dp_inbox_t *inbox, const char *from, const dp_status_t *from_status,
+                            char text[DP_INBOX_TEXT_MAX], dp_status_t *status)
 {
     pthread_mutex_lock(&inbox->lock);
     memcpy(text, from, DP_INBOX_TEXT_MAX);
@@ -181,7 +181,7 @@ static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
 
     if (flags & DP_INBOX_STOP) loop->end.must_stop = 1;
     if (flags & DP_INBOX_ACTIVITY) {
-        read_text(inbox, inbox->activity, NULL, text, NULL);
+        copy_inbox_text(inbox, inbox->activity, NULL, text, NULL);
         dp_negotiator_progress(loop->negotiator, text);
     }
     if (flags & DP_INBOX_LAUNCHED)
@@ -199,7 +199,7 @@ static void handle_abort(dp_loop_t *loop)
     char text[DP_INBOX_TEXT_MAX];
     dp_status_t status;
 
-    read_text(inbox, inbox->abort_text, &inbox->abort_status, text, &status);
+    copy_inbox_text(inbox, inbox->abort_text, &inbox->abort_status, text, &status);
     dp_loop_give_up(loop, status, text);
 }
 
@@ -392,7 +392,7 @@ static int handle_mismatch_end(dp_loop_t *loop, uint64_t now_ns)
 
     if (now_ns < loop->end.mismatch_end_ns) return 0;
     loop->end.mismatch_end_ns = UINT64_MAX;
-    read_text(inbox, inbox->mismatch_text, &inbox->mismatch_status, text, &status);
+    copy_inbox_text(inbox, inbox->mismatch_text, &inbox->mismatch_status, text, &status);
     dp_loop_give_up(loop, status, text);
     return 1;
 }

@@ -315,7 +315,7 @@ void dp_leave_flush(dp_negotiator_t *n)
         announce_leave(n);
 }
 
-static int is_over(const dp_negotiator_t *n)
+static int is_subtree_over(const dp_negotiator_t *n)
 {
     return n->leave.has_left && n->own.pending == 0 && !dp_schedule_is_catching_up(n) &&
            n->leave.fin_count == n->child_count && !n->leave.fin_sent;
@@ -326,7 +326,7 @@ static int is_over(const dp_negotiator_t *n)
 void dp_leave_finish(dp_negotiator_t *n)
 {
     if (!n->leave.has_left || n->is_fatal || n->is_finished || dp_schedule_is_active(n)) return;
-    if (!is_over(n)) return;
+    if (!is_subtree_over(n)) return;
     n->made.list_count = 0;
     if (dp_is_root(n)) {
         n->made.kind = DP_ITEM_BYE;

@@ -328,7 +328,7 @@ static void read_priority(dp_reader_t *reader, dp_item_t *item)
     if (item->priority == 0) reader->failed = 1;
 }
 
-static void read_text(dp_reader_t *reader, dp_item_t *item)
+static void read_item_text(dp_reader_t *reader, dp_item_t *item)
 {
     dp_read_text(reader, item->text_room, sizeof(item->text_room));
     item->text = item->text_room;
@@ -478,7 +478,7 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
     case DP_ITEM_PAUSE:
         item->reason = read_reason(reader);
         item->rank = (int)dp_read_u32(reader);
-        read_text(reader, item);
+        read_item_text(reader, item);
         break;
     case DP_ITEM_MISSING:
         item->round = dp_read_u32(reader);
@@ -497,7 +497,7 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         if (item->flags & DP_FLAG_NAME) read_key(reader, item);
         if ((item->flags & DP_FLAG_NAME) && has_list(item)) *status = read_list(reader, item);
         item->status = read_status(reader);
-        read_text(reader, item);
+        read_item_text(reader, item);
         break;
     case DP_ITEM_WHO:
         item->round = dp_read_u32(reader);
@@ -509,12 +509,12 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         item->id = DP_ID_NONE;
         item->group = dp_read_u32(reader);
         if (has_list(item)) *status = read_list(reader, item);
-        read_text(reader, item);
+        read_item_text(reader, item);
         break;
     case DP_ITEM_FATAL:
         item->status = read_status(reader);
         item->rank = (int)dp_read_u32(reader);
-        read_text(reader, item);
+        read_item_text(reader, item);
         break;
     case DP_ITEM_FIN:
     case DP_ITEM_BYE:

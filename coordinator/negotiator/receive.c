@@ -341,8 +341,8 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
  * the order. Epochs: a parent is never in another one, as it begins them; a child may still be in
  * the one before.
  */
-static int check_header(dp_negotiator_t *n, int from, int child, dp_reader_t *reader,
-                        dp_frame_header_t *header)
+static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader_t *reader,
+                              dp_frame_header_t *header)
 {
     int version;
     dp_status_t status = dp_frame_read_header(reader, header, &version);
@@ -387,7 +387,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
         dp_fatal_protocol(n, from, "a message of %zu bytes, the limit is %zu", bytes,
                           DP_MESSAGE_MAX);
     } else {
-        check_header(n, from, child, &reader, &header);
+        check_frame_header(n, from, child, &reader, &header);
     }
     /* Sent before the sender knew that the epoch had ended: it announces again what still holds. */
     if (child >= 0 && header.position != DP_POSITION_NONE && header.epoch != n->epoch) return DP_OK;

@@ -231,8 +231,8 @@ size_t dp_signature_bytes(const dp_signature_t *signature)
 }
 
 /* A signature with room for what its head announces, in one block: lists behind it. */
-static dp_signature_t *allocate(const dp_signature_t *head, dp_signature_part_t **parts,
-                                int32_t **members, char **name)
+static dp_signature_t *allocate_signature(const dp_signature_t *head, dp_signature_part_t **parts,
+                                          int32_t **members, char **name)
 {
     size_t part_bytes = (size_t)head->part_count * sizeof(dp_signature_part_t);
     size_t member_bytes = (size_t)head->member_count * sizeof(int32_t);
@@ -256,7 +256,7 @@ dp_signature_t *dp_signature_copy(const dp_signature_t *signature)
     dp_signature_part_t *parts;
     int32_t *members;
     char *name;
-    dp_signature_t *copy = allocate(signature, &parts, &members, &name);
+    dp_signature_t *copy = allocate_signature(signature, &parts, &members, &name);
 
     if (copy == NULL) return NULL;
     for (uint32_t i = 0; i < signature->part_count; i++)
@@ -298,7 +298,7 @@ static int read_members(dp_reader_t *reader, int32_t *members, uint32_t count)
     return 1;
 }
 
-static void read_head(dp_reader_t *reader, dp_signature_t *head, unsigned *flags)
+static void read_signature_head(dp_reader_t *reader, dp_signature_t *head, unsigned *flags)
 {
     memset(head, 0, sizeof(*head));
     head->collective = (dp_collective_t)dp_read_u8(reader);
@@ -336,14 +336,14 @@ dp_signature_t *dp_signature_read(dp_reader_t *reader, dp_status_t *status)
     int is_create;
 
     *status = DP_ERR_INVALID;
-    read_head(reader, &head, &flags);
+    read_signature_head(reader, &head, &flags);
     if (reader->failed || !is_head_valid(&head, flags)) return NULL;
     /* What the bytes cannot hold must not be allocated for. */
     if (dp_reader_left(reader) / SIGNATURE_PART_BYTES < head.part_count) return NULL;
     is_create = head.collective == DP_COLLECTIVE_GROUP_CREATE;
     if (is_create) head.member_count = peek_members(reader, head.part_count);
     if (is_create && head.member_count == 0) return NULL;
-    signature = allocate(&head, &parts, &members, &name);
+    signature = allocate_signature(&head, &parts, &members, &name);
     if (signature == NULL) {
         *status = DP_ERR_NO_MEMORY;
         return NULL;

@@ -147,7 +147,7 @@ dp_entry_t *dp_table_next(const dp_table_t *table, uint32_t group, const char *n
     return entry;
 }
 
-static void add_to_bucket(dp_table_t *table, dp_entry_t *entry)
+static void add_to_chain(dp_table_t *table, dp_entry_t *entry)
 {
     dp_entry_t **bucket = &table->buckets[entry->hash & (table->bucket_count - 1)];
 
@@ -167,7 +167,7 @@ static void grow_buckets(dp_table_t *table)
     table->buckets = grown;
     table->bucket_count *= 4;
     for (size_t i = 0; i < table->entry_count; i++)
-        add_to_bucket(table, table->entries[i]);
+        add_to_chain(table, table->entries[i]);
 }
 
 /*
@@ -215,7 +215,7 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
     entry->ended.refusals_end = &entry->ended.refusals;
     dp_entry_clear(entry, table->bit_words);
     grow_buckets(table);
-    add_to_bucket(table, entry);
+    add_to_chain(table, entry);
     entry->index = table->entry_count;
     table->entries[table->entry_count++] = entry;
     return entry;

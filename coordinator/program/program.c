@@ -135,7 +135,7 @@ static void *grow_array(void *array, size_t *room, size_t count, size_t bytes)
     return larger;
 }
 
-static int reserve_entries(dp_program_t *program, size_t count)
+static int reserve_launch_entries(dp_program_t *program, size_t count)
 {
     void *larger;
 
@@ -158,14 +158,14 @@ static void unlist_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 }
 
 /* Launches what is in an open bucket. Its memory is used again for the next one. */
-static void launch_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
+static void launch_open_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     const uint32_t uid = bucket->ops[0]->node->submission.group;
     dp_output_t launch = {.kind = DP_OUTPUT_LAUNCH, .group = uid, .entry_count = bucket->count};
     uint64_t digest;
 
     unlist_bucket(program, bucket);
-    if (!reserve_entries(program, bucket->count)) {
+    if (!reserve_launch_entries(program, bucket->count)) {
         fail_world(program);
         return;
     }
@@ -200,7 +200,7 @@ static int is_of_world(const dp_program_op_t *op)
 static void close_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
 {
     if (is_of_world(bucket->ops[0])) dp_chain_add_wait(&program->chain);
-    launch_bucket(program, bucket);
+    launch_open_bucket(program, bucket);
 }
 
 static void close_all_buckets(dp_program_t *program)
@@ -226,7 +226,7 @@ static void add_to_bucket(dp_program_t *program, dp_program_op_t *op)
     if (is_of_world(op)) dp_chain_add(&program->chain, hash, submission->name, signature, &manner);
     if (bucket->count > 0 && (is_alone || bucket->count == BUCKET_TENSORS || bytes > limit ||
                               bucket->bytes > limit - bytes))
-        launch_bucket(program, bucket);
+        launch_open_bucket(program, bucket);
     if (program->is_stopped) return;
     if (bucket->count == bucket->room) {
         void *larger =
@@ -245,7 +245,8 @@ static void add_to_bucket(dp_program_t *program, dp_program_op_t *op)
     bucket->ops[bucket->count++] = op;
     bucket->bytes += bytes > UINT64_MAX - bucket->bytes ? UINT64_MAX - bucket->bytes : bytes;
     bucket->hash = dp_kernel_hash(&hash, sizeof(hash), bucket->hash);
-    if (is_alone || manner.launches_now || bucket->bytes >= limit) launch_bucket(program, bucket);
+    if (is_alone || manner.launches_now || bucket->bytes >= limit)
+        launch_open_bucket(program, bucket);
 }
 
 /* op: NULL: a wait for all before it; two of these in a row are one. */

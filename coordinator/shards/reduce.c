@@ -62,7 +62,7 @@ static dp_status_t submit_average(dp_shards_t *shards, dp_span_t *span, void *st
 }
 
 /* The next group goes on between replicas. */
-static dp_status_t advance(dp_shards_t *shards, void *stream)
+static dp_status_t begin_next_replica_sum(dp_shards_t *shards, void *stream)
 {
     dp_span_t *span = shards->order[shards->averaged];
     dp_status_t status = dp_span_wait(&span->reduce, stream);
@@ -78,7 +78,7 @@ dp_status_t dp_shards_advance(dp_shards_t *shards, size_t lead, void *stream)
     dp_status_t status = DP_OK;
 
     while (status == DP_OK && shards->averaged + lead < shards->ready_count)
-        status = advance(shards, stream);
+        status = begin_next_replica_sum(shards, stream);
     return status;
 }
 
@@ -89,14 +89,14 @@ dp_status_t dp_shards_advance_done(dp_shards_t *shards, void *stream)
 
     while (status == DP_OK && shards->averaged < shards->ready_count &&
            dp_test(shards->order[shards->averaged]->reduce) != DP_ERR_PENDING)
-        status = advance(shards, stream);
+        status = begin_next_replica_sum(shards, stream);
     return status;
 }
 
 /* ---- The end of an average ------------------------------------------------------------------ */
 
 /* Waits for an operation, whose figures go to the group's tally. */
-static dp_status_t collect(dp_span_t *span, dp_handle_t **handle)
+static dp_status_t wait_for_figures(dp_span_t *span, dp_handle_t **handle)
 {
     dp_handle_t *waited = *handle;
 
@@ -106,7 +106,7 @@ static dp_status_t collect(dp_span_t *span, dp_handle_t **handle)
 
 dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_span_t *span)
 {
-    return collect(span, shards->replicas == NULL ? &span->reduce : &span->average);
+    return wait_for_figures(span, shards->replicas == NULL ? &span->reduce : &span->average);
 }
 
 dp_status_t dp_shards_average_all(dp_shards_t *shards, void *stream)
@@ -121,7 +121,7 @@ dp_status_t dp_shards_vacate(dp_shards_t *shards, dp_span_t *span, void *stream)
     if (shards->replicas != NULL && span->reduce != NULL) {
         /* It may not overtake earlier ones. */
         while (span->reduce != NULL) {
-            const dp_status_t status = advance(shards, stream);
+            const dp_status_t status = begin_next_replica_sum(shards, stream);
 
             if (status != DP_OK) return status;
         }

@@ -91,7 +91,7 @@ static int begin_window(dp_tuner_t *tuner, dp_tuner_phase_t phase, int index)
 
 /* ---- The search ----------------------------------------------------------------------------- */
 
-static int finish(dp_tuner_t *tuner, int index)
+static int finish_search(dp_tuner_t *tuner, int index)
 {
     tuner->best = index;
     return begin_window(tuner, DP_TUNER_FINISHED, index);
@@ -110,7 +110,7 @@ static void choose_direction(dp_tuner_t *tuner, int is_accepted)
 
 /* Begins the next candidate's window, or the comparison at the end. A direction ends at the
  * ladder's end as it does at a candidate that is not faster. */
-static int search(dp_tuner_t *tuner)
+static int begin_next_candidate(dp_tuner_t *tuner)
 {
     while (tuner->direction != 0 && tuner->steps < DP_TUNER_STEPS_MAX - LAST_STEPS) {
         const int next = tuner->best + tuner->direction;
@@ -122,7 +122,7 @@ static int search(dp_tuner_t *tuner)
     if (tuner->best != tuner->ladder.initial)
         return begin_window(tuner, DP_TUNER_INITIAL, tuner->ladder.initial);
     tuner->initial_s = tuner->best_s = tuner->before;
-    return finish(tuner, tuner->ladder.initial);
+    return finish_search(tuner, tuner->ladder.initial);
 }
 
 /* The candidate was measured between two windows of the best so far. One that is neither clearly
@@ -153,7 +153,7 @@ static int judge_candidate(dp_tuner_t *tuner, double after, double after_noise)
     tuner->tries = 0;
     tuner->gain = tuner->variance = 0.0;
     choose_direction(tuner, is_accepted);
-    return search(tuner);
+    return begin_next_candidate(tuner);
 }
 
 /* The best value is kept only if it is clearly faster than the initial one. */
@@ -164,9 +164,9 @@ static int conclude(dp_tuner_t *tuner)
     /* the error of the difference of two means of two windows each */
     if (tuner->initial_s - tuner->best_s >
         MARGIN * tuner->initial_s + SCATTER * sqrt(tuner->variance) / 2.0)
-        return finish(tuner, tuner->best);
+        return finish_search(tuner, tuner->best);
     tuner->best_s = tuner->initial_s;
-    return finish(tuner, tuner->ladder.initial);
+    return finish_search(tuner, tuner->ladder.initial);
 }
 
 static int end_window(dp_tuner_t *tuner)
@@ -178,7 +178,7 @@ static int end_window(dp_tuner_t *tuner)
     case DP_TUNER_BEFORE:
         tuner->before = middle;
         tuner->before_noise = noise;
-        return search(tuner);
+        return begin_next_candidate(tuner);
     case DP_TUNER_CANDIDATE:
         tuner->candidate = middle;
         tuner->candidate_noise = noise;
@@ -228,7 +228,7 @@ static int begin_again(dp_tuner_t *tuner, uint64_t bytes)
 static int run_out(dp_tuner_t *tuner)
 {
     tuner->initial_s = tuner->best_s = tuner->before;
-    return finish(tuner, tuner->ladder.initial);
+    return finish_search(tuner, tuner->ladder.initial);
 }
 
 int dp_tuner_step(dp_tuner_t *tuner, double seconds, uint64_t bytes)

@@ -14,7 +14,7 @@
 #include "runtime/base/common.h"
 
 /* A whole small file. 0 when it cannot be read. */
-static int read_text(const char *path, char *text, size_t room)
+static int read_small_file(const char *path, char *text, size_t room)
 {
     FILE *file = fopen(path, "re");
     size_t bytes;
@@ -48,7 +48,7 @@ static int group_path(const char *controller, char *path, size_t room)
     char *rest = text;
     char *line;
 
-    if (!read_text("/proc/self/cgroup", text, sizeof(text))) return 0;
+    if (!read_small_file("/proc/self/cgroup", text, sizeof(text))) return 0;
     while ((line = strsep(&rest, "\n")) != NULL) {
         char *names = strchr(line, ':');
         char *group = names == NULL ? NULL : strchr(names + 1, ':');
@@ -77,7 +77,7 @@ static int read_nearest(const char *mount, const char *controller, const char *f
         char *slash;
 
         snprintf(path, sizeof(path), "%s%s/%s", mount, strcmp(group, "/") == 0 ? "" : group, file);
-        if (read_text(path, text, room)) return 1;
+        if (read_small_file(path, text, room)) return 1;
         slash = strrchr(group, '/');
         if (slash == NULL) return 0;
         *slash = '\0';
@@ -104,10 +104,10 @@ void dp_cgroup_memory(dp_memory_sight_t *sight)
         /* v1 says "no limit" with a number near 2^63. */
         sight->limit_bytes = limit > 0 && limit < INT64_MAX / 2 ? limit : 0;
     }
-    if (read_text("/proc/vmstat", vmstat, sizeof(vmstat))) {
+    if (read_small_file("/proc/vmstat", vmstat, sizeof(vmstat))) {
         sight->system_kills = number_after(vmstat, "oom_kill");
     }
-    if (read_text("/proc/meminfo", text, sizeof(text))) {
+    if (read_small_file("/proc/meminfo", text, sizeof(text))) {
         int64_t kib = number_after(text, "MemTotal:");
 
         sight->total_bytes = kib > 0 ? kib * 1024 : 0;

@@ -2,9 +2,9 @@
  * forked.c - the registry of descriptors that a forked child gives up. Descriptors are registered
  * by any thread; fork() runs the handlers.
  *
- * give_up() runs in the child before fork() returns, in a copy of a process whose other threads are
- * gone and may have held any lock. So it makes system calls only, and uses no lock and no memory
- * but the registry, whose lock the forking thread holds meanwhile (pthread_atfork).
+ * give_up_fd() runs in the child before fork() returns, in a copy of a process whose other threads
+ * are gone and may have held any lock. So it makes system calls only, and uses no lock and no
+ * memory but the registry, whose lock the forking thread holds meanwhile (pthread_atfork).
  */
 #include "runtime/base/forked.h"
 
@@ -106,14 +106,14 @@ static int open_info(int fd)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static void give_up(int fd, int null, int depth);
+static void give_up_fd(int fd, int null, int depth);
 
 static void give_up_target(const char *line, int self, int null, int depth)
 {
     epoll_target_t target;
 
     if (parse_target(line, &target) && target.fd != self && target.fd != null && is_still(&target))
-        give_up(target.fd, null, depth + 1);
+        give_up_fd(target.fd, null, depth + 1);
 }
 
 /* All that this epoll watches; of another file there is no such line. */
@@ -141,7 +141,7 @@ static void give_up_targets(int fd, int null, int depth)
     close(info);
 }
 
-static void give_up(int fd, int null, int depth)
+static void give_up_fd(int fd, int null, int depth)
 {
     struct stat about;
 
@@ -173,7 +173,7 @@ static void in_child(void)
         is_child |= contexts > 0;
         contexts = 0;
         for (dp_fork_watch_t *watch = first; watch != NULL; watch = watch->next) {
-            give_up(watch->fd, null, 0);
+            give_up_fd(watch->fd, null, 0);
             watch->is_listed = 0;
         }
         first = NULL;

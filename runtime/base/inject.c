@@ -75,7 +75,7 @@ struct dp_inject {
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
-static dp_status_t wrong(dp_error_t *error, const char *word, const char *what)
+static dp_status_t refuse_fault(dp_error_t *error, const char *word, const char *what)
 {
     return dp_error_set(error, DP_ERR_CONFIG, "DP_INJECT: '%s' %s; %s", word, what, POSSIBLE);
 }
@@ -189,21 +189,22 @@ static dp_status_t read_fault(const char *word, fault_t *fault, dp_error_t *erro
     snprintf(fault->word, sizeof(fault->word), "%s", word);
     snprintf(copy, sizeof(copy), "%s", word);
     colon = strchr(copy, ':');
-    if (colon == NULL) return wrong(error, word, "names no rank");
+    if (colon == NULL) return refuse_fault(error, word, "names no rank");
     *colon = '\0';
     equals = strchr(colon + 1, '=');
     if (equals != NULL) *equals = '\0';
     at = strchr(colon + 1, '@');
     if (at != NULL) *at = '\0';
     kind = find_fault_name(kind_names, KINDS, copy);
-    if (kind < 0) return wrong(error, word, "is no fault that is known");
+    if (kind < 0) return refuse_fault(error, word, "is no fault that is known");
     fault->kind = (kind_t)kind;
-    if (!read_number(colon + 1, INT32_MAX, &rank)) return wrong(error, word, "names no rank");
+    if (!read_number(colon + 1, INT32_MAX, &rank))
+        return refuse_fault(error, word, "names no rank");
     fault->rank = (int)rank;
     if (at != NULL) what = read_where(at + 1, fault);
     if (what == NULL && equals != NULL) what = read_value(equals + 1, fault);
     if (what == NULL) what = fill_in(fault);
-    return what == NULL ? DP_OK : wrong(error, word, what);
+    return what == NULL ? DP_OK : refuse_fault(error, word, what);
 }
 
 /* Reads all faults; keeps those of `rank` in inject, unless that is NULL. */
@@ -217,7 +218,7 @@ static dp_status_t read_faults(const char *text, int rank, int size, dp_inject_t
         dp_status_t status;
 
         snprintf(word, sizeof(word), "%.*s", (int)dp_min(bytes, sizeof(word) - 1), at);
-        if (bytes >= sizeof(word)) return wrong(error, word, "goes on for too long");
+        if (bytes >= sizeof(word)) return refuse_fault(error, word, "goes on for too long");
         status = read_fault(word, &fault, error);
         if (status != DP_OK) return status;
         if (size > 0 && fault.rank >= size) {
@@ -225,11 +226,12 @@ static dp_status_t read_faults(const char *text, int rank, int size, dp_inject_t
                                 word, size, size == 1 ? "" : "s");
         }
         if (inject != NULL && fault.rank == rank) {
-            if (inject->count == FAULTS_MAX) return wrong(error, word, "is one too many");
+            if (inject->count == FAULTS_MAX) return refuse_fault(error, word, "is one too many");
             memcpy(&inject->faults[inject->count++], &fault, sizeof(fault));
         }
         at += bytes;
-        if (*at == ',' && at[1] == '\0') return wrong(error, "", "is no fault that is known");
+        if (*at == ',' && at[1] == '\0')
+            return refuse_fault(error, "", "is no fault that is known");
         at += *at == ',';
     }
     return DP_OK;

@@ -18,8 +18,8 @@ static int range_fits(uint64_t offset, uint64_t length, uint64_t bytes)
     return offset <= bytes && length <= bytes - offset;
 }
 
-static dp_status_t check_header(const dp_trace_file_header_t *header, size_t bytes,
-                                const char *what, dp_error_t *error)
+static dp_status_t check_file_header(const dp_trace_file_header_t *header, size_t bytes,
+                                     const char *what, dp_error_t *error)
 {
     uint64_t lanes_bytes;
 
@@ -162,7 +162,7 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
         return dp_error_set(error, DP_ERR_INVALID, "%s: %zu bytes, too short for a trace", what,
                             bytes);
     }
-    status = check_header(header, bytes, what, error);
+    status = check_file_header(header, bytes, what, error);
     if (status != DP_OK) return status;
     file->rank = header->rank;
     file->size = header->size;

@@ -18,7 +18,7 @@
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
-static int bytes_of(const dp_ip_t *ip)
+static int ip_bytes(const dp_ip_t *ip)
 {
     return ip->version == 4 ? 4 : DP_IP_BYTES;
 }
@@ -79,13 +79,13 @@ int dp_ip_parse(const char *text, dp_ip_t *ip)
 
 int dp_ip_is_equal(const dp_ip_t *a, const dp_ip_t *b)
 {
-    return a->version == b->version && memcmp(a->bytes, b->bytes, (size_t)bytes_of(a)) == 0;
+    return a->version == b->version && memcmp(a->bytes, b->bytes, (size_t)ip_bytes(a)) == 0;
 }
 
 int dp_ip_is_near(const dp_ip_t *a, const dp_ip_t *b, int prefix)
 {
     if (a->version != b->version) return 0;
-    for (int bit = 0; bit < prefix && bit < 8 * bytes_of(a); bit++) {
+    for (int bit = 0; bit < prefix && bit < 8 * ip_bytes(a); bit++) {
         if (((a->bytes[bit / 8] ^ b->bytes[bit / 8]) >> (7 - bit % 8) & 1) != 0) return 0;
     }
     return 1;
@@ -106,7 +106,7 @@ static int count_prefix(const struct sockaddr *mask)
     int bits = 0;
 
     if (mask == NULL || !from_socket_address(mask, &ip)) return 0;
-    while (bits < 8 * bytes_of(&ip) && ip.bytes[bits / 8] >> (7 - bits % 8) & 1)
+    while (bits < 8 * ip_bytes(&ip) && ip.bytes[bits / 8] >> (7 - bits % 8) & 1)
         bits++;
     return bits;
 }

@@ -130,7 +130,7 @@ static void receive_answer(trial_t *trial, attempt_t *attempt)
     }
 }
 
-static void advance(trial_t *trial, attempt_t *attempt, short events, uint64_t now_ns)
+static void advance_attempt(trial_t *trial, attempt_t *attempt, short events, uint64_t now_ns)
 {
     switch (attempt->stage) {
     case STAGE_PAUSE:
@@ -200,7 +200,7 @@ static void run_trial(trial_t *trial, int is_thorough, uint64_t deadline_ns)
         (void)poll(trial->polled, (nfds_t)trial->count, POLL_MS);
         now_ns = dp_now_ns();
         for (int i = 0; i < trial->count; i++)
-            advance(trial, &trial->attempts[i], trial->polled[i].revents, now_ns);
+            advance_attempt(trial, &trial->attempts[i], trial->polled[i].revents, now_ns);
         if (now_ns >= deadline_ns || atomic_load(&trial->reach->is_stopped)) return;
         if (is_thorough) continue;
         /* A far network gets as long again as the slowest partner took. */
@@ -212,7 +212,7 @@ static void run_trial(trial_t *trial, int is_thorough, uint64_t deadline_ns)
 
 /* An attempt that nobody waited for is unknown; where its partner was never reached it is a fault.
  */
-static void write_row(trial_t *trial, int is_thorough)
+static void write_results(trial_t *trial, int is_thorough)
 {
     for (int i = 0; i < trial->count; i++) {
         attempt_t *attempt = &trial->attempts[i];
@@ -273,7 +273,7 @@ dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int no
     if (status == DP_OK) status = make_attempts(&trial);
     if (status == DP_OK) {
         run_trial(&trial, is_thorough, deadline_ns);
-        write_row(&trial, is_thorough);
+        write_results(&trial, is_thorough);
     } else {
         dp_reach_row_free(row);
         dp_error_set(error, status, "no memory to try %d nodes", node_count);

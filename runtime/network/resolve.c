@@ -61,7 +61,7 @@ static void add_found(question_t *question, const struct addrinfo *all, int fami
     }
 }
 
-static void *ask(void *context)
+static void *resolver_main(void *context)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     question_t *question = context;
@@ -101,7 +101,7 @@ static question_t *question_create(const char *name)
 static int start_lookup_thread(question_t *question)
 {
     pthread_t thread;
-    const int code = dp_thread_start(&thread, ask, question);
+    const int code = dp_thread_start(&thread, resolver_main, question);
 
     if (code == 0) pthread_detach(thread);
     return code;

@@ -128,7 +128,7 @@ static dp_status_t check_adoptable(const dp_arena_t *arena, const void *memory, 
     return dp_maps_check(memory, bytes, error);
 }
 
-static dp_status_t adopt(dp_arena_t *arena, char *memory, size_t bytes, dp_error_t *error)
+static dp_status_t adopt_range(dp_arena_t *arena, char *memory, size_t bytes, dp_error_t *error)
 {
     uint64_t offset;
     size_t done;
@@ -167,7 +167,7 @@ dp_status_t dp_arena_adopt(dp_arena_t *arena, void *memory, size_t bytes, dp_err
                             bytes, memory, DP_ARENA_PAGE);
     }
     pthread_mutex_lock(&arena->adopt_lock);
-    status = adopt(arena, memory, bytes, error);
+    status = adopt_range(arena, memory, bytes, error);
     pthread_mutex_unlock(&arena->adopt_lock);
     return status;
 }

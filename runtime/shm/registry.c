@@ -61,7 +61,7 @@ static void store_entry(registry_entry_t *entry, dp_registration_t registration)
 }
 
 /* How many of the first `count` begin at or before `at`. */
-static size_t rank_of(const dp_registry_list_t *list, size_t count, uintptr_t at)
+static size_t count_up_to(const dp_registry_list_t *list, size_t count, uintptr_t at)
 {
     size_t low = 0;
     size_t high = count;
@@ -92,7 +92,7 @@ uint64_t dp_registry_offset(const dp_registry_t *registry, uintptr_t at, size_t 
 
         /* list and count may be of different moments, so the index is checked before it is used. */
         if (version % 2 == 0 && list != NULL && count <= list->room) {
-            const size_t rank = rank_of(list, count, at);
+            const size_t rank = count_up_to(list, count, at);
 
             if (rank != 0) {
                 const dp_registration_t found = load_entry(&list->entries[rank - 1]);
@@ -117,7 +117,7 @@ static dp_registry_list_t *list_of(const dp_registry_t *registry)
     return atomic_load_explicit(&registry->list, memory_order_relaxed);
 }
 
-static size_t count_of(const dp_registry_t *registry)
+static size_t entry_count(const dp_registry_t *registry)
 {
     return atomic_load_explicit(&registry->count, memory_order_relaxed);
 }
@@ -139,7 +139,7 @@ static void end_change(dp_registry_t *registry)
 dp_status_t dp_registry_reserve(dp_registry_t *registry)
 {
     dp_registry_list_t *old = list_of(registry);
-    const size_t count = count_of(registry);
+    const size_t count = entry_count(registry);
     const size_t room = old == NULL ? 16 : 2 * old->room;
     dp_registry_list_t *list;
 
@@ -159,8 +159,8 @@ dp_status_t dp_registry_reserve(dp_registry_t *registry)
 void dp_registry_add(dp_registry_t *registry, dp_registration_t registration)
 {
     dp_registry_list_t *list = list_of(registry);
-    const size_t count = count_of(registry);
-    const size_t place = rank_of(list, count, registration.begin);
+    const size_t count = entry_count(registry);
+    const size_t place = count_up_to(list, count, registration.begin);
 
     begin_change(registry);
     for (size_t i = count; i > place; i--)
@@ -172,7 +172,7 @@ void dp_registry_add(dp_registry_t *registry, dp_registration_t registration)
 
 int dp_registry_find(const dp_registry_t *registry, uintptr_t begin, dp_registration_t *out)
 {
-    const size_t rank = rank_of(list_of(registry), count_of(registry), begin);
+    const size_t rank = count_up_to(list_of(registry), entry_count(registry), begin);
 
     if (rank == 0) return 0;
     *out = load_entry(&list_of(registry)->entries[rank - 1]);
@@ -182,8 +182,8 @@ int dp_registry_find(const dp_registry_t *registry, uintptr_t begin, dp_registra
 void dp_registry_remove(dp_registry_t *registry, uintptr_t begin)
 {
     dp_registry_list_t *list = list_of(registry);
-    const size_t count = count_of(registry);
-    const size_t rank = rank_of(list, count, begin);
+    const size_t count = entry_count(registry);
+    const size_t rank = count_up_to(list, count, begin);
 
     begin_change(registry);
     for (size_t i = rank; i < count; i++)
@@ -196,7 +196,7 @@ int dp_registry_overlap(const dp_registry_t *registry, uintptr_t begin, size_t b
                         dp_registration_t *out)
 {
     /* Ranges do not overlap, so only the last one that begins before the end can reach into it. */
-    const size_t rank = rank_of(list_of(registry), count_of(registry), begin + (bytes - 1));
+    const size_t rank = count_up_to(list_of(registry), entry_count(registry), begin + (bytes - 1));
 
     if (rank == 0) return 0;
     *out = load_entry(&list_of(registry)->entries[rank - 1]);
@@ -205,7 +205,7 @@ int dp_registry_overlap(const dp_registry_t *registry, uintptr_t begin, size_t b
 
 int dp_registry_first(const dp_registry_t *registry, dp_registration_t *out)
 {
-    if (count_of(registry) == 0) return 0;
+    if (entry_count(registry) == 0) return 0;
     *out = load_entry(&list_of(registry)->entries[0]);
     return 1;
 }

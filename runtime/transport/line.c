@@ -55,7 +55,7 @@ int dp_line_watch(const dp_line_t *self, int fd, uint32_t events, dp_line_source
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-static dp_status_t make_room(dp_line_t *self, size_t bytes)
+static dp_status_t reserve_message(dp_line_t *self, size_t bytes)
 {
     uint8_t *larger;
 
@@ -78,7 +78,7 @@ static dp_status_t line_send(dp_transport_t *base, int rank, const void *data, s
     if (peer == NULL || bytes > DP_FRAME_TOTAL_MAX - NUMBER_BYTES - CODE_BYTES)
         return DP_ERR_INVALID;
     if (peer->is_reported) return DP_OK;
-    status = make_room(self, whole);
+    status = reserve_message(self, whole);
     if (status != DP_OK) return status;
     dp_writer_init(&writer, self->message, whole);
     dp_write_u64(&writer, peer->messages_sent + 1);

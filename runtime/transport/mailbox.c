@@ -64,7 +64,7 @@ struct dp_mailbox {
     int doorbell_write; /* never written: without a writer the read end would always be readable */
 };
 
-static size_t bytes_of(int count)
+static size_t mailbox_bytes(int count)
 {
     return sizeof(header_t) + (size_t)count * sizeof(dp_ring_t);
 }
@@ -141,7 +141,7 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
     }
     mailbox = alloc_mailbox();
     if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    if (make_file(mailbox, bytes_of(count)) != 0 || make_doorbell(mailbox) != 0) {
+    if (make_file(mailbox, mailbox_bytes(count)) != 0 || make_doorbell(mailbox) != 0) {
         dp_error_set(error, DP_ERR_SYSTEM, "no shared memory: %s", strerror(errno));
         dp_mailbox_destroy(mailbox);
         return DP_ERR_SYSTEM;
@@ -245,11 +245,12 @@ static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce
 
     /* A file that can be made shorter must not be mapped: reading past its end is a SIGBUS. */
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &about) != 0 ||
-        (size_t)about.st_size < bytes_of(0) || (size_t)about.st_size > bytes_of(RANKS_MAX))
+        (size_t)about.st_size < mailbox_bytes(0) ||
+        (size_t)about.st_size > mailbox_bytes(RANKS_MAX))
         return "there is another file";
     if (map_mailbox(mailbox, file, (size_t)about.st_size) != 0) return "no memory to map it";
     header = mailbox->header;
-    mailbox->ring_count = (int)((mailbox->bytes - bytes_of(0)) / sizeof(dp_ring_t));
+    mailbox->ring_count = (int)((mailbox->bytes - mailbox_bytes(0)) / sizeof(dp_ring_t));
     if (header->magic != MAGIC || header->nonce != nonce || header->tag != tag ||
         header->owner != (uint32_t)rank)
         return "what lies there is not its mailbox";

@@ -13,7 +13,7 @@
  *     waiting for a message (see mailbox.c):  writer: head, then is_asleep
  *                                             reader: is_asleep, then head
  *     waiting for room:                       writer: is_awaited, then tail  (dp_ring_await)
- *                                             reader: tail, then is_awaited  (publish)
+ *                                             reader: tail, then is_awaited  (publish_tail)
  */
 #include "runtime/transport/ring.h"
 
@@ -27,7 +27,7 @@
 
 _Static_assert((DP_RING_BYTES & (DP_RING_BYTES - 1)) == 0, "places wrap by a mask");
 
-static uint32_t mix(uint32_t bytes, uint64_t place)
+static uint32_t mixed_length(uint32_t bytes, uint64_t place)
 {
     return (bytes + (uint32_t)place) ^ MIX;
 }
@@ -70,7 +70,7 @@ static size_t room(dp_ring_writer_t *writer, size_t wished)
     size_t left = DP_RING_BYTES - (size_t)(writer->head - writer->tail);
 
     if (left >= wished) return left;
-    writer->tail = atomic_load(&writer->ring->tail); /* pairs with the reader's publish() */
+    writer->tail = atomic_load(&writer->ring->tail); /* pairs with the reader's publish_tail() */
     return is_sane(writer) ? DP_RING_BYTES - (size_t)(writer->head - writer->tail) : 0;
 }
 
@@ -93,7 +93,7 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
     part = dp_min(part, whole - *done);
     if (part == 0) return DP_ERR_PENDING;
     if (*done == 0) {
-        const uint32_t header[2] = {(uint32_t)bytes, mix((uint32_t)bytes, writer->head)};
+        const uint32_t header[2] = {(uint32_t)bytes, mixed_length((uint32_t)bytes, writer->head)};
 
         copy_in(writer->ring, writer->head, (const uint8_t *)header, HEADER);
         writer->head += HEADER;
@@ -113,7 +113,8 @@ dp_status_t dp_ring_write(dp_ring_writer_t *writer, const void *data, size_t byt
 
 int dp_ring_await(dp_ring_writer_t *writer)
 {
-    atomic_store(&writer->ring->is_awaited, 1); /* pairs with publish(), as does the load of tail */
+    atomic_store(&writer->ring->is_awaited,
+                 1); /* pairs with publish_tail(), as does the load of tail */
     writer->tail = atomic_load(&writer->ring->tail);
     /* An impossible tail counts as room: the next write reports it. */
     return !is_sane(writer) || writer->head - writer->tail < DP_RING_BYTES;
@@ -154,7 +155,7 @@ static dp_status_t open_message(dp_ring_reader_t *reader)
     uint32_t header[2];
 
     copy_out(reader->ring, reader->tail, (uint8_t *)header, HEADER);
-    if (header[0] > DP_FRAME_TOTAL_MAX || header[1] != mix(header[0], reader->tail))
+    if (header[0] > DP_FRAME_TOTAL_MAX || header[1] != mixed_length(header[0], reader->tail))
         return DP_ERR_SYSTEM;
     reader->bytes = header[0];
     reader->have = 0;
@@ -166,7 +167,7 @@ static dp_status_t open_message(dp_ring_reader_t *reader)
 
 /* Gives the room before tail back: its data was copied. *must_wake = 1 where the writer waits for
  * it. */
-static void publish(const dp_ring_reader_t *reader, int *must_wake)
+static void publish_tail(const dp_ring_reader_t *reader, int *must_wake)
 {
     atomic_store(&reader->ring->tail, reader->tail); /* pairs with room() and dp_ring_await() */
     /* The load first: an exchange for every message would double the cost. */
@@ -195,6 +196,6 @@ dp_status_t dp_ring_read(dp_ring_reader_t *reader, int *must_wake)
     reader->tail += part;
     reader->have += part;
     reader->is_open = part < left;
-    publish(reader, must_wake);
+    publish_tail(reader, must_wake);
     return reader->is_open ? DP_ERR_PENDING : DP_OK;
 }

@@ -41,8 +41,8 @@ static void list_devices(char *text, size_t room)
     if (devices != NULL) if_freenameindex(devices);
 }
 
-static dp_status_t fail(dp_error_t *error, int rank, const dp_config_t *config, const char *what,
-                        ucs_status_t status)
+static dp_status_t worker_error(dp_error_t *error, int rank, const dp_config_t *config,
+                                const char *what, ucs_status_t status)
 {
     if (status == UCS_ERR_NO_DEVICE || status == UCS_ERR_UNREACHABLE) {
         char devices[128];
@@ -93,28 +93,28 @@ dp_status_t dp_ucx_worker_open(dp_ucx_worker_t *worker, int rank, const dp_confi
     memset(worker, 0, sizeof(*worker));
     worker->fd = -1;
     status = ucp_config_read(NULL, NULL, &ucx);
-    if (status != UCS_OK) return fail(error, rank, config, "ucp_config_read", status);
+    if (status != UCS_OK) return worker_error(error, rank, config, "ucp_config_read", status);
     status = configure(ucx, config);
     if (status != UCS_OK) {
         ucp_config_release(ucx);
-        return fail(error, rank, config, "ucp_config_modify", status);
+        return worker_error(error, rank, config, "ucp_config_modify", status);
     }
     status = ucp_init(&context_params, ucx, &worker->context);
     ucp_config_release(ucx);
     if (status != UCS_OK) {
         worker->context = NULL;
-        return fail(error, rank, config, "ucp_init", status);
+        return worker_error(error, rank, config, "ucp_init", status);
     }
     status = ucp_worker_create(worker->context, &worker_params, &worker->worker);
     if (status != UCS_OK) {
         worker->worker = NULL;
         dp_ucx_worker_close(worker);
-        return fail(error, rank, config, "ucp_worker_create", status);
+        return worker_error(error, rank, config, "ucp_worker_create", status);
     }
     status = ucp_worker_get_efd(worker->worker, &worker->fd);
     if (status != UCS_OK) {
         dp_ucx_worker_close(worker);
-        return fail(error, rank, config, "ucp_worker_get_efd", status);
+        return worker_error(error, rank, config, "ucp_worker_get_efd", status);
     }
     return DP_OK;
 }

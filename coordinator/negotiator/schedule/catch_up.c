@@ -204,7 +204,7 @@ int dp_catch_up_stand_in(const dp_negotiator_t *n, const dp_entry_t *entry, dp_a
 /* ---- The root: floors ----------------------------------------------------------------------- */
 
 /* The i-th rank that takes part in a tensor. */
-static int rank_of(const dp_entry_t *entry, uint32_t i)
+static int participant_at(const dp_entry_t *entry, uint32_t i)
 {
     if (entry->view == NULL) return entry->making.list[i];
     if (entry->root < 0) return dp_group_view_rank(entry->view, (int)i);
@@ -222,7 +222,7 @@ uint64_t dp_schedule_floor(const dp_negotiator_t *n, const dp_entry_t *entry)
     uint64_t floor = entry->arrived.ahead;
 
     for (uint32_t i = 0; catch_up->floors != NULL && i < dp_entry_ranks(entry); i++)
-        floor = dp_max(floor, catch_up->floors[rank_of(entry, i)]);
+        floor = dp_max(floor, catch_up->floors[participant_at(entry, i)]);
     DP_ASSERT(floor <= catch_up->end); /* else a launch waits for what no rank will launch */
     return floor;
 }
@@ -232,7 +232,7 @@ void dp_schedule_raise_floor(dp_negotiator_t *n, const dp_entry_t *entry, uint64
     dp_catch_up_t *catch_up = &n->schedule->catch_up;
 
     for (uint32_t i = 0; catch_up->floors != NULL && i < dp_entry_ranks(entry); i++) {
-        int rank = rank_of(entry, i);
+        int rank = participant_at(entry, i);
 
         catch_up->floors[rank] = dp_max(catch_up->floors[rank], floor);
     }

@@ -39,7 +39,7 @@ static uint64_t give_up_ns(const dp_negotiator_t *n)
     return waited_ns + (limit_ns > waited_ns ? (limit_ns - waited_ns) / 2 : 0);
 }
 
-static void give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
+static void send_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
     dp_notice_t notice = {
         .kind = DP_ITEM_GIVE_UP, .rank = rank, .entry = entry, .position = position};
@@ -67,7 +67,7 @@ static void report_missing(dp_negotiator_t *n, int gives_up)
 
         if (occurrence->is_settled || occurrence->entry->own.is_there) continue;
         if (gives_up) {
-            give_up(n, n->rank, n->position, occurrence->entry);
+            send_give_up(n, n->rank, n->position, occurrence->entry);
             continue;
         }
         snprintf(text, sizeof(text),
@@ -99,5 +99,5 @@ uint64_t dp_catch_up_next_check(const dp_negotiator_t *n)
 void dp_schedule_give_up(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry)
 {
     if (entry->schedule->unsettled == 0 || position < entry->ended.position) return;
-    give_up(n, rank, position, entry);
+    send_give_up(n, rank, position, entry);
 }

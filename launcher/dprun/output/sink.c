@@ -209,7 +209,7 @@ static void call_again(dp_sink_t *sink)
     }
 }
 
-static void give_up(dp_sink_t *sink, int error)
+static void break_sink(dp_sink_t *sink, int error)
 {
     sink->is_broken = 1;
     evbuffer_drain(sink->queue, evbuffer_get_length(sink->queue));
@@ -229,7 +229,7 @@ void dp_sink_flush(dp_sink_t *sink)
         } else if (bytes == 0 || errno == EAGAIN) {
             break;
         } else if (errno != EINTR) {
-            give_up(sink, errno);
+            break_sink(sink, errno);
         }
     }
     if (!sink->is_broken && dp_sink_queued(sink) > 0) call_again(sink);

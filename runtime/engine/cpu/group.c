@@ -37,7 +37,7 @@ static dp_status_t make_topology(dp_cpu_group_t *group, const dp_topology_t *wor
     return status;
 }
 
-static dp_status_t find_places(dp_cpu_group_t *group, const dp_topology_t *world)
+static dp_status_t fill_node_places(dp_cpu_group_t *group, const dp_topology_t *world)
 {
     const dp_topology_t *topology = group->topology;
 
@@ -141,7 +141,7 @@ static dp_status_t init_group(dp_cpu_group_t *group, const dp_engine_members_t *
     memcpy(group->ranks, members->ranks, (size_t)members->count * sizeof(*group->ranks));
     group->topology = world; /* the world's own ranks need no other */
     status = members->count == world->size ? DP_OK : make_topology(group, world);
-    if (status == DP_OK) status = find_places(group, world);
+    if (status == DP_OK) status = fill_node_places(group, world);
     if (status != DP_OK) return status;
     width = (size_t)dp_max(group->local_size, group->node_count);
     group->ins = calloc(width, sizeof(*group->ins));

@@ -46,7 +46,7 @@ dp_status_t dp_cpu_bad_offset(dp_cpu_group_t *group, int local)
 
 /* ---- Arriving ------------------------------------------------------------------------------- */
 
-static int is_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
+static int is_broadcast_root(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     return op->collective == DP_COLLECTIVE_BROADCAST && op->root == group->rank;
 }
@@ -136,7 +136,7 @@ static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *o
                                   dp_cpu_publication_t *publication)
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
-    const int shows_in = op->collective != DP_COLLECTIVE_BROADCAST || is_root(group, op);
+    const int shows_in = op->collective != DP_COLLECTIVE_BROADCAST || is_broadcast_root(group, op);
     dp_status_t status = grow_publication(group, publication, op->piece_count);
 
     for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
@@ -164,7 +164,7 @@ static void publish_eager(dp_cpu_group_t *group, const dp_engine_op_t *op, char 
 {
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
 
-    if (op->collective == DP_COLLECTIVE_BROADCAST && !is_root(group, op)) return;
+    if (op->collective == DP_COLLECTIVE_BROADCAST && !is_broadcast_root(group, op)) return;
     for (size_t i = 0; i < op->piece_count; i++) {
         const size_t bytes = op->pieces[i].count * elem_bytes;
 
@@ -233,7 +233,7 @@ static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barr
  * overwritten although it was read two operations ago, because a barrier has passed since (see
  * control.h).
  */
-static dp_status_t publish(dp_cpu_group_t *group, const dp_engine_op_t *op, int is_eager)
+static dp_status_t publish_buffers(dp_cpu_group_t *group, const dp_engine_op_t *op, int is_eager)
 {
     dp_cpu_publication_t *publication = dp_cpu_publication(group);
     dp_control_descriptor_t *descriptor = dp_cpu_descriptor(group, group->local_rank);
@@ -277,7 +277,7 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
     dp_status_t status;
 
     if (!group->is_arriving) {
-        status = publish(group, op, is_eager);
+        status = publish_buffers(group, op, is_eager);
         if (status != DP_OK) return status;
         group->waited = (dp_barrier_wait_t){0};
         dp_control_enter(&group->control);

@@ -93,7 +93,7 @@ uint64_t dp_emulated_ns(dp_collective_t collective, int ranks, uint64_t bytes, u
     }
 }
 
-static uint64_t bytes_of(const dp_engine_op_t *op)
+static uint64_t payload_bytes(const dp_engine_op_t *op)
 {
     uint64_t elements = 0;
 
@@ -312,8 +312,8 @@ static dp_status_t emulated_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_w
     if (task == NULL) task = malloc(sizeof(*task));
     if (task == NULL) return DP_ERR_NO_MEMORY;
     *task = (task_t){.engine = engine, .op = op};
-    task->wire_ns = dp_emulated_ns(op->collective, engine->ranks, bytes_of(op), engine->bandwidth,
-                                   engine->latency_ns);
+    task->wire_ns = dp_emulated_ns(op->collective, engine->ranks, payload_bytes(op),
+                                   engine->bandwidth, engine->latency_ns);
     op->begin_ns = op->end_ns = op->wait_ns = op->wire_bytes = 0;
     op->last_rank = -1;
     if (!device->is_async) {

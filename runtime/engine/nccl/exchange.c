@@ -134,7 +134,7 @@ static ncclResult_t swap_rows(exchange_run_t *run)
 }
 
 /* Both are allocated before the old ones go, so a failure leaves the engine's as they were. */
-static dp_status_t make_room(exchange_run_t *run)
+static dp_status_t reserve_rows(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
     const size_t words = run->row_words * (size_t)run->group->size;
@@ -166,7 +166,7 @@ static dp_status_t learn_rows(exchange_run_t *run)
     dp_nccl_engine_t *engine = run->engine;
     const size_t row_bytes = run->row_words * sizeof(uint64_t);
     const size_t at = (size_t)run->group->rank * run->row_words;
-    dp_status_t status = make_room(run);
+    dp_status_t status = reserve_rows(run);
 
     if (status != DP_OK) return status;
     write_row(run);

@@ -616,7 +616,7 @@ static dp_status_t run_moves(nccl_run_t *run)
 
 /* The arrays are the launch thread's and used again with each operation, so a steady state
  * allocates nothing. Their old contents are of no use: they are freed and not copied. */
-static dp_status_t make_room(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
+static dp_status_t reserve_pieces(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
 {
     const size_t room = dp_max(2 * engine->issuing.pieces.room, pieces);
 
@@ -644,7 +644,7 @@ dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t 
                       .stream = stream,
                       .elem_bytes = dp_dtype_bytes(task->op->dtype),
                       .error = error};
-    dp_status_t status = make_room(engine, task->op->piece_count, error);
+    dp_status_t status = reserve_pieces(engine, task->op->piece_count, error);
 
     if (status != DP_OK) return status;
     switch (task->op->collective) {

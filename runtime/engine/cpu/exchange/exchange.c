@@ -83,7 +83,7 @@ static size_t elems_max(const dp_exchange_run_t *run)
 
 /* ---- This rank's row ------------------------------------------------------------------------ */
 
-static dp_status_t fail(dp_exchange_run_t *run, dp_status_t status, const char *what)
+static dp_status_t fail_exchange(dp_exchange_run_t *run, dp_status_t status, const char *what)
 {
     return dp_cpu_fail(
         run->group, status, "%s %llu%s: rank %d: %s", dp_collective_name(run->op->collective),
@@ -97,7 +97,7 @@ static dp_status_t grow_row(dp_exchange_run_t *run, dp_cpu_publication_t *public
 
     if (run->row_bytes <= publication->row_words * sizeof(uint64_t)) return DP_OK;
     if (dp_arena_alloc(arena, run->row_bytes, &memory) != DP_OK) {
-        return fail(run, DP_ERR_NO_MEMORY, "no shared memory to publish its counts");
+        return fail_exchange(run, DP_ERR_NO_MEMORY, "no shared memory to publish its counts");
     }
     dp_arena_free(arena, publication->grown_row);
     publication->row = publication->grown_row = memory;
@@ -117,13 +117,13 @@ static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_row_t *row)
     }
     for (size_t i = 0; i < count; i++) {
         if (run->is_alike && counts[i] != counts[0]) {
-            return fail(run, DP_ERR_INVALID, "its blocks differ in size");
+            return fail_exchange(run, DP_ERR_INVALID, "its blocks differ in size");
         }
         row->counts[run->is_alike ? 0 : i] = counts[i];
         total = add_saturating(total, counts[i]);
     }
     if (total <= elems_max(run)) return DP_OK;
-    return fail(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
+    return fail_exchange(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
 }
 
 /* A rank's row in private memory. */
@@ -141,7 +141,8 @@ static dp_status_t grow_copies(dp_exchange_run_t *run)
 
     if (bytes <= run->pool->copies_bytes) return DP_OK;
     copies = realloc(run->pool->copies, bytes);
-    if (copies == NULL) return fail(run, DP_ERR_NO_MEMORY, "no memory for the counts of all ranks");
+    if (copies == NULL)
+        return fail_exchange(run, DP_ERR_NO_MEMORY, "no memory for the counts of all ranks");
     run->pool->copies = copies;
     run->pool->copies_bytes = bytes;
     return DP_OK;
@@ -199,7 +200,8 @@ static dp_status_t make_table(dp_exchange_run_t *run)
         void *memory;
 
         if (dp_arena_alloc(group->engine->arena, bytes, &memory) != DP_OK) {
-            return fail(run, DP_ERR_NO_MEMORY, "no shared memory for the counts of all ranks");
+            return fail_exchange(run, DP_ERR_NO_MEMORY,
+                                 "no shared memory for the counts of all ranks");
         }
         dp_arena_free(group->engine->arena, pool->table);
         pool->table = memory;
@@ -309,7 +311,7 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
 }
 
 /* What comes here, and where it goes. */
-static void find_places(dp_exchange_run_t *run)
+static void find_block_places(dp_exchange_run_t *run)
 {
     dp_engine_exchange_t *exchange = run->exchange;
     const dp_cpu_group_t *group = run->group;
@@ -517,7 +519,7 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     if (status == DP_OK) status = dp_cpu_arrive(group, op, 0);
     if (status == DP_OK) status = find_rows(&run);
     if (status != DP_OK) return status;
-    find_places(&run);
+    find_block_places(&run);
     status = check_capacities(&run);
     if (status == DP_OK) {
         status = find_out(&run);

@@ -91,7 +91,7 @@ void dp_pull_destroy(dp_pull_t *pull)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
-static int is_aborted(const dp_cpu_group_t *group)
+static int is_engine_aborted(const dp_cpu_group_t *group)
 {
     return atomic_load_explicit(&group->engine->is_aborted, memory_order_acquire);
 }
@@ -121,7 +121,7 @@ static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_
     for (size_t done = 0; done < bytes; done += READ_BYTES) {
         const size_t part = dp_min(bytes - done, READ_BYTES);
 
-        if (is_aborted(group)) return DP_ERR_ABORTED;
+        if (is_engine_aborted(group)) return DP_ERR_ABORTED;
         if (!read_from(pull->pids[group->locals[local]], where + done, (char *)to + done, part)) {
             return fail_to_read(group, local, errno);
         }
