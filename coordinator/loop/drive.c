@@ -66,8 +66,8 @@ static void return_progress(dp_loop_t *loop)
     dp_health_sleep(&loop->health, due_ns);
     loop->others_progressed = 1;
     pthread_mutex_unlock(&loop->progress_lock);
-    /* After the unlock: what came in meanwhile, by a thread that saw this one at work, is found
-     * here or by the next owner (see dp_inbox_return_progress). */
+    /* After the unlock: a submission by a thread that saw this one at work is found here or by the
+     * next owner (see dp_inbox_return_progress). */
     dp_inbox_return_progress(&loop->inbox, must_wake);
     if (atomic_load(&loop->waiters.asleep) > 0) dp_inbox_end_backoff(&loop->inbox);
 }

@@ -207,9 +207,9 @@ static void handle_abort(dp_loop_t *loop)
 static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
 {
     loop->end.mismatch_end_ns = now_ns + MISMATCH_END_NS;
-    if (loop->node.parent >= 0) send_history(loop, loop->node.parent, now_ns);
-    for (int i = 0; i < loop->node.child_count; i++)
-        send_history(loop, loop->node.children[i], now_ns);
+    if (loop->links.parent >= 0) send_history(loop, loop->links.parent, now_ns);
+    for (int i = 0; i < loop->links.child_count; i++)
+        send_history(loop, loop->links.children[i], now_ns);
 }
 
 /* Inputs about earlier submissions, or the end of the world: they come after the submissions. */

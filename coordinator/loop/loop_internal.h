@@ -68,8 +68,8 @@ typedef struct dp_loop_trace {
 struct dp_loop {
     dp_loop_options_t options;
     uint64_t spin_ns; /* how long the coordinator thread polls after a round that found something */
-    dp_tree_links_t node;
-    dp_inbox_t inbox; /* any thread */
+    dp_tree_links_t links; /* this rank's parent and children in the tree */
+    dp_inbox_t inbox;      /* any thread */
     dp_loop_thread_t thread;
     dp_loop_waiters_t waiters;
     dp_loop_counters_t counters;

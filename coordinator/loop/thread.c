@@ -209,16 +209,16 @@ static void *coordinator_main(void *arg)
 dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
                                int *out_count)
 {
-    dp_tree_links_t node;
-    dp_status_t status = dp_tree_links_init(&node, topology, arity, rank);
+    dp_tree_links_t links;
+    dp_status_t status = dp_tree_links_init(&links, topology, arity, rank);
     int found = 0;
 
     if (status != DP_OK) return status;
-    DP_ASSERT(node.child_count + 1 <= DP_LOOP_NEIGHBOURS_MAX(arity));
-    if (node.parent >= 0) ranks[found++] = node.parent;
-    for (int i = 0; i < node.child_count; i++)
-        ranks[found++] = node.children[i];
-    dp_tree_links_fini(&node);
+    DP_ASSERT(links.child_count + 1 <= DP_LOOP_NEIGHBOURS_MAX(arity));
+    if (links.parent >= 0) ranks[found++] = links.parent;
+    for (int i = 0; i < links.child_count; i++)
+        ranks[found++] = links.children[i];
+    dp_tree_links_fini(&links);
     *out_count = found;
     return DP_OK;
 }
@@ -246,14 +246,14 @@ static dp_status_t open_events(dp_loop_t *loop)
 static dp_status_t open_health(dp_loop_t *loop)
 {
     const dp_config_t *config = loop->options.config;
-    int *ranks = malloc(((size_t)loop->node.child_count + 1) * sizeof(*ranks));
+    int *ranks = malloc(((size_t)loop->links.child_count + 1) * sizeof(*ranks));
     int found = 0;
     dp_status_t status;
 
     if (ranks == NULL) return DP_ERR_NO_MEMORY;
-    if (loop->node.parent >= 0) ranks[found++] = loop->node.parent;
-    for (int i = 0; i < loop->node.child_count; i++)
-        ranks[found++] = loop->node.children[i];
+    if (loop->links.parent >= 0) ranks[found++] = loop->links.parent;
+    for (int i = 0; i < loop->links.child_count; i++)
+        ranks[found++] = loop->links.children[i];
     status = dp_health_init(&loop->health, ranks, found, config->heartbeat_ns,
                             config->peer_timeout_ns, config->start_timeout_ns, dp_now_ns());
     free(ranks);
@@ -277,7 +277,7 @@ static void loop_destroy(dp_loop_t *loop)
     if (loop->thread.base != NULL) event_base_free(loop->thread.base);
     dp_negotiator_destroy(loop->negotiator);
     dp_health_fini(&loop->health);
-    dp_tree_links_fini(&loop->node);
+    dp_tree_links_fini(&loop->links);
     dp_inbox_fini(&loop->inbox);
     pthread_cond_destroy(&loop->final.ended);
     pthread_mutex_destroy(&loop->progress_lock);
@@ -322,10 +322,10 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     pthread_mutex_init(&loop->progress_lock, NULL);
     pthread_mutex_init(&loop->final.lock, NULL);
     pthread_cond_init(&loop->final.ended, NULL);
-    status = dp_tree_links_init(&loop->node, options->topology, config->tree_arity, options->rank);
+    status = dp_tree_links_init(&loop->links, options->topology, config->tree_arity, options->rank);
     if (status != DP_OK) goto fail;
     what = "its negotiator";
-    negotiator.node = &loop->node;
+    negotiator.links = &loop->links;
     status = dp_negotiator_create(&negotiator, &loop->negotiator);
     if (status != DP_OK) goto fail;
     what = "its neighbours' clocks";

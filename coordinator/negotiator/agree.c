@@ -7,8 +7,8 @@
  * applies those that concern it or ranks below it, in the same order and by the same functions.
  *
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
- * here, and it ended because a LAUNCH or FAILURE came down through every node above. So when news
- * of k+1 goes up, each of those nodes has already ended k. The other direction needs care: LAUNCH
+ * here, and it ended because a LAUNCH or FAILURE came down through every rank above. So when news
+ * of k+1 goes up, each of those ranks has already ended k. The other direction needs care: LAUNCH
  * cannot cross a READY of its own tensor, as it exists only because all of them arrived; FAILURE
  * and CLOSED can. Each frame going up therefore says which ordered item its sender saw last; what
  * was sent before the failure of its tensor was seen speaks of the occurrence that failed.
@@ -45,7 +45,7 @@ void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int in_failure)
 {
-    /* What this rank has submitted with another list is not over with the launch of this one. */
+    /* A submission of this rank with another list is not over with the launch of this one. */
     if (entry->part.is_submitted && !entry->part.is_early &&
         (in_failure || dp_entry_takes_part(n, entry)))
         dp_own_end(n, entry);

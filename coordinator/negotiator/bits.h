@@ -1,5 +1,5 @@
 /*
- * bits.h - bitmaps of 64-bit words: one bit per branch of a node, per member or per rank.
+ * bits.h - bitmaps of 64-bit words: one bit per branch of a rank, per member or per rank.
  */
 #ifndef DP_COORDINATOR_BITS_H
 #define DP_COORDINATOR_BITS_H

@@ -1,7 +1,7 @@
 /*
  * contest.c - a group to be made whose name is used with two lists of ranks at once.
  *
- * Lists differ, so a node may have announced that all of one list are ready when it hears of
+ * Lists differ, so a rank may have announced that all of one list are ready when it hears of
  * another one below it. It sends CONTEST, which the root answers with a FAILURE for both, unless it
  * has launched the first list meanwhile. In that case the second list is the first announcement of
  * the next occurrence: its ranks are not told of the launch and do not announce it again. So what
@@ -39,7 +39,7 @@ static dp_contest_t *keep_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_item
     return contest;
 }
 
-/* This node has announced one list, here is another. */
+/* This rank has announced one list, here is another. */
 static void note_other_list(dp_negotiator_t *n, dp_entry_t *entry, int branch, int rank,
                             const dp_signature_t *signature)
 {

@@ -1,8 +1,8 @@
 /*
  * epoch.c - what is forgotten when a schedule begins or ends.
  *
- * An epoch begins from nothing but what was ordered. What children announced in the one before is
- * dropped, also where it arrives late, and is announced again if it still holds. So a schedule
+ * An epoch starts from ordered items alone. Announcements that children made in the epoch before
+ * are dropped, also those that arrive late, and are made again if they still hold. So a schedule
  * begins and ends without a question to anyone. Called by schedule/, on the thread that drives the
  * negotiator, for SCHEDULE and SCHEDULE_END.
  */

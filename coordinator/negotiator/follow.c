@@ -1,7 +1,7 @@
 /*
  * follow.c - items from the parent: the order that the root has made, and its questions.
  *
- * Each item is checked against what this node and its children have announced, applied, and passed
+ * Each item is checked against what this rank and its children have announced, applied, and passed
  * on, byte for byte, to the children that it concerns, or that have such ranks below them. Called
  * by receive.c for each item of a frame.
  */
@@ -37,7 +37,7 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
     return entry;
 }
 
-/* Has every rank at or below this node submitted the tensor, or joined instead? */
+/* Has every rank at or below this one submitted the tensor, or joined instead? */
 static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
     if (entry->sent.is_ready) return 1; /* a CONTEST that came behind READY was too late */
@@ -296,7 +296,7 @@ void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reade
         dp_fatal_protocol(n, from, "item %d while a schedule is active", item->kind);
         return;
     }
-    /* Messages that go up from here on are sent by a node that knows this item. */
+    /* Messages that go up from here on are sent by a rank that knows this item. */
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
     switch (item->kind) {
     case DP_ITEM_SEEK:

@@ -1,9 +1,9 @@
 /*
- * group_view.c - groups as this node sees them, and which subtrees take part in what.
+ * group_view.c - groups as this rank sees them, and which subtrees take part in what.
  *
- * All groups negotiate on the one tree. A node needs of a group only where its members lie: at
- * itself or below which child. The tree is known everywhere, so one table from rank to child, made
- * once, answers that for every group. Rules about what members do live elsewhere.
+ * All groups negotiate on the one tree. Of a group a rank needs to know only where the members lie:
+ * at itself, or below which child. The tree is known everywhere, so one table from rank to child,
+ * made once, answers that for every group. Rules about what members do live elsewhere.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
@@ -108,7 +108,7 @@ static dp_group_view_t *view_allocate(const dp_negotiator_t *n, const int32_t *m
     return view;
 }
 
-/* Counts members per branch: that is all this node needs to know of where they are. */
+/* Counts members per branch: this rank needs to know no more of where they are. */
 static dp_group_view_t *view_create(const dp_negotiator_t *n, uint32_t uid, const char *name,
                                     const int32_t *members, uint32_t count)
 {

@@ -1,8 +1,8 @@
 /*
- * group_view.h - a group as one node of the tree sees it. Part of negotiator_internal.h.
+ * group_view.h - a group as one rank of the tree sees it. Part of negotiator_internal.h.
  *
- * A *branch* of a node is a source of arrivals: branch i is child i with all ranks below it, branch
- * child_count is this rank itself. A node keeps a view of the groups that have a member at or below
+ * A *branch* of a rank is a source of arrivals: branch i is child i with all ranks below it, branch
+ * child_count is the rank itself. A rank keeps a view of the groups that have a member at or below
  * it, and of no others.
  */
 #ifndef DP_COORDINATOR_GROUP_VIEW_H
@@ -41,7 +41,7 @@ typedef struct dp_group_view {
     void *join_request;
 } dp_group_view_t;
 
-/* The views of one node. */
+/* The views of one rank. */
 typedef struct dp_group_views {
     dp_group_view_t **views; /* [count] by ascending uid; the world is not among them */
     size_t count, room;
@@ -56,7 +56,7 @@ dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t s
                                     const char *name, const int32_t *members, uint32_t count);
 int dp_group_view_index(const dp_group_view_t *view, int rank); /* in the group; -1: none */
 int dp_group_view_rank(const dp_group_view_t *view, int index); /* of the world; -1: none */
-int dp_branch_of(const dp_negotiator_t *n, int rank);           /* -1: not below this node */
+int dp_branch_of(const dp_negotiator_t *n, int rank);           /* -1: not below this rank */
 /* Sets the bits of the branches that a list of ranks lies in; returns how many. */
 uint32_t dp_branches_of_list(const dp_negotiator_t *n, const int32_t *list, uint32_t count,
                              uint64_t *branches);

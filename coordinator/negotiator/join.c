@@ -51,8 +51,8 @@ static void forgive_refusals(dp_negotiator_t *n, const dp_group_view_t *view)
     }
 }
 
-/* This rank has no more data. What a leaver has kept can still be launched, and goes without it, as
- * it would have if CLOSED had come a moment later. */
+/* This rank has no more data. Tensors that a leaver has kept can still be launched, and go without
+ * this rank, as they would have if CLOSED had come a moment later. */
 void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view)
 {
     forgive_refusals(n, view);
@@ -83,7 +83,8 @@ static dp_group_view_t *next_unsaid_join(const dp_negotiator_t *n)
     return NULL;
 }
 
-/* What this rank launched under a schedule comes before its JOIN, as what it announces does. */
+/* Tensors that this rank launched under a schedule come before its JOIN, like those that it
+ * announces. */
 void dp_join_flush(dp_negotiator_t *n)
 {
     dp_group_view_t *view;

@@ -4,12 +4,12 @@
  * A rank that finalizes sends LEFT, and before it KEEP for each operation it has pending: these it
  * has submitted, every other tensor of its groups lacks it for ever. The root orders CLOSED for
  * each of these groups, with the tensors that all leavers so far have kept. At that position every
- * rank draws the same conclusion: what is pending there and not kept fails here and now, and so
- * does every later submission. For a leaver that changes nothing in a group no CLOSED is sent: in a
- * program that waits for its operations before it finalizes CLOSED comes once.
+ * rank draws the same conclusion: each tensor that is pending there and not kept fails here and
+ * now, and so does every later submission. If a leaver changes nothing in a group, no CLOSED is
+ * sent: in a program that waits for its operations before it finalizes, CLOSED comes once.
  *
- * A send needs two ranks only, a group to be made its members. The node at which one of them is
- * ready and the other known to have left sends LACKS, and the root orders its FAILURE.
+ * A send needs two ranks only, a group to be made its members. A rank at which one of them is
+ * ready, and the other known to have left, sends LACKS, and the root orders a FAILURE.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

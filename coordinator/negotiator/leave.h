@@ -16,7 +16,7 @@ typedef struct dp_keep {
 
 typedef struct dp_leave {
     int is_finalizing, has_left; /* has_left: LEFT was sent */
-    uint64_t *left;              /* a bit per rank: those at or below this node that have left */
+    uint64_t *left;              /* a bit per rank: those at or below this rank that have left */
     int left_count;
     /* root: since when some have left and others have not, when to report it, and again */
     uint64_t first_ns, report_ns, interval_ns;

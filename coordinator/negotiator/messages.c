@@ -45,7 +45,7 @@ static void write_ref(dp_writer_t *writer, const dp_item_t *item)
     if (item->id == DP_ID_NONE) write_key(writer, item);
 }
 
-/* An item about a group to be made lists its ranks: no node can derive them. */
+/* An item about a group to be made lists its ranks: no receiver can derive them. */
 static int has_list(const dp_item_t *item)
 {
     return item->id == DP_ID_NONE && item->group == DP_GROUP_UNBORN;

@@ -18,15 +18,15 @@
 
 static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t *options)
 {
-    const dp_tree_links_t *node = options->node;
-    size_t count = (size_t)node->child_count;
+    const dp_tree_links_t *links = options->links;
+    size_t count = (size_t)links->child_count;
     dp_status_t status;
 
     n->rank = options->rank;
     n->size = options->size;
     n->topology = options->topology;
-    n->parent = node->parent;
-    n->child_count = node->child_count;
+    n->parent = links->parent;
+    n->child_count = links->child_count;
     n->order.hold_ns = options->hold_ns;
     n->order.fusion_bytes = options->fusion_bytes;
     n->stall.warn_ns = options->stall_warn_ns;
@@ -35,10 +35,10 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     n->children = calloc(count + 1, sizeof(*n->children));
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
     if (n->children == NULL || n->child_position == NULL) return DP_ERR_NO_MEMORY;
-    if (count > 0) memcpy(n->children, node->children, count * sizeof(*n->children));
-    status = dp_table_init(&n->table, node->child_count + 1, dp_schedule_entry_bytes());
+    if (count > 0) memcpy(n->children, links->children, count * sizeof(*n->children));
+    status = dp_table_init(&n->table, links->child_count + 1, dp_schedule_entry_bytes());
     if (status != DP_OK) return status;
-    status = dp_group_views_init(n, node->arity);
+    status = dp_group_views_init(n, links->arity);
     if (status != DP_OK) return status;
     n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
     n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));

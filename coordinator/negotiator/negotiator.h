@@ -26,7 +26,7 @@ typedef struct dp_negotiator_options {
     int rank;
     int size;
     const dp_topology_t *topology; /* borrowed; names of nodes for texts */
-    const dp_tree_links_t *node;   /* borrowed; this rank's parent and children */
+    const dp_tree_links_t *links;  /* borrowed; this rank's parent and children */
     uint64_t hold_ns;       /* root: longest a complete tensor waits while launches are in flight */
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
@@ -155,8 +155,9 @@ void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const cha
                           uint64_t now_ns);
 /* Root: other limits for holding back. */
 void dp_negotiator_pace(dp_negotiator_t *negotiator, uint64_t hold_ns, size_t fusion_bytes);
-/* A round of this rank's program is over: what the root has ordered since the last one is a round
- * that may come again. Without such calls the root looks for sequences that repeat. */
+/* A round of this rank's program is over: the launches that the root has ordered since the last
+ * call are a round that may come again. Without such calls the root looks for sequences that
+ * repeat. */
 void dp_negotiator_round(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* Ends a cached schedule, as what launches depend on is about to change. text: what, for logs. */
 void dp_negotiator_end_schedule(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);

@@ -8,8 +8,7 @@
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never
  * held: it knows nothing of the data planes they run on. Those that are launched at one moment go
  * by priority. A LAUNCH holds tensors of one group and one priority, so that an urgent one never
- * waits in a bucket for others; what makes or ends a group, and what two ranks do among themselves,
- * comes alone.
+ * waits in a bucket for others; the creation and the end of a group, and a send, come alone.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -133,7 +133,7 @@ static int select_children(dp_negotiator_t *n, const uint64_t *branches)
     return found;
 }
 
-/* Nodes outside of an item's group must not get it, and each child must get its items in order:
+/* Ranks outside of an item's group must not get it, and each child must get its items in order:
  * items for other children than the last ones begin a new frame. */
 int dp_outbox_down_begin(dp_negotiator_t *n, const uint64_t *branches, uint64_t position,
                          size_t bytes, dp_writer_t *writer)
@@ -234,7 +234,7 @@ void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry)
     entry->sent.has_news = 1;
 }
 
-/* READY: what all branches of this node have brought, merged. The signature travels only if it is
+/* READY: what all branches of this rank have brought, merged. The signature travels only if it is
  * not the one that was agreed on last. */
 static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
 {

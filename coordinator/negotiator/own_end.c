@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* What this rank has submitted of the tensor was handed back, or will be by catching up. */
+/* This rank's submission of the tensor was handed back, or will be by catching up. */
 void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
 {
     entry->own.is_there = 0;

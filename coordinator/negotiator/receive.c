@@ -1,6 +1,6 @@
 /*
  * receive.c - frames from neighbours, and items from children: checked against their sender and
- * what this node knows.
+ * what this rank knows.
  *
  * agree.c and the other files rely on these checks. An item that fails one is a fatal error, whose
  * text names the sender and the item. Items from the parent are for follow.c.
@@ -276,8 +276,9 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
     }
 }
 
-/* While a schedule is active nothing is negotiated, so a child may send nothing else: what it sent
- * before it knew is of an earlier epoch, and was dropped with its frame. */
+/* While a schedule is active nothing is negotiated, so a child may send nothing else: items that it
+ * sent before it knew of the schedule are of an earlier epoch, and were dropped with their frame.
+ */
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {

@@ -338,7 +338,7 @@ dp_signature_t *dp_signature_read(dp_reader_t *reader, dp_status_t *status)
     *status = DP_ERR_INVALID;
     read_signature_head(reader, &head, &flags);
     if (reader->failed || !is_head_valid(&head, flags)) return NULL;
-    /* What the bytes cannot hold must not be allocated for. */
+    /* Memory is allocated only for as many parts as the bytes can hold. */
     if (dp_reader_left(reader) / SIGNATURE_PART_BYTES < head.part_count) return NULL;
     is_create = head.collective == DP_COLLECTIVE_GROUP_CREATE;
     if (is_create) head.member_count = peek_members(reader, head.part_count);

@@ -4,9 +4,9 @@
  *
  *   pending --(warn or limit)--> overdue: PARTIAL up --> root: WHO down --> MISSING up --> WARN
  *
- * Each node times what waits in its own subtree, once: a tensor some of whose ranks are ready and
+ * Each rank times what waits in its own subtree, once: a tensor some of whose ranks are ready and
  * some are not is reported up as PARTIAL when it is overdue. The root then asks WHO down the
- * subtrees that are not ready; each node answers once, for itself and those below it, when they
+ * subtrees that are not ready; each rank answers once, for itself and those below it, when they
  * have answered or its patience ends. The report goes to every rank. In a job without stalls no
  * message of this file is ever sent.
  */

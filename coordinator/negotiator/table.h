@@ -118,7 +118,7 @@ typedef struct dp_part {
 /*
  * An entry of the table: one name in a group; of a send, for one pair of ranks. At any time one
  * occurrence of it is pending at most: a rank may submit k+1 only after LAUNCH or FAILURE of k
- * reached it, hence after it passed every node above.
+ * reached it, hence after it passed every rank above.
  */
 typedef struct dp_entry {
     struct dp_entry *next_in_bucket, *next_of_id;

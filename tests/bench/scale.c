@@ -103,10 +103,10 @@ static void print_head(const scale_world_t *world)
 {
     int depth = 0;
 
-    for (int r = world->options.size - 1; r > 0; r = world->ranks[r].node.parent)
+    for (int r = world->options.size - 1; r > 0; r = world->ranks[r].links.parent)
         depth++;
     printf("\n%d ranks on %d nodes; the root has %d neighbours, the last rank is %d edges below\n",
-           world->options.size, world->topology.node_count, world->ranks[0].node.child_count,
+           world->options.size, world->topology.node_count, world->ranks[0].links.child_count,
            depth);
     printf("%-32s %33s   %6s   %21s   %13s\n", "", "messages of a rank", "before",
            "bytes of a rank", "to the last");

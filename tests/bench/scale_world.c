@@ -471,13 +471,13 @@ static void init_rank(scale_world_t *world, int rank)
     dp_negotiator_options_t options = {.rank = rank,
                                        .size = world->options.size,
                                        .topology = &world->topology,
-                                       .node = &self->node,
+                                       .links = &self->links,
                                        .fusion_bytes = (size_t)64 << 20,
                                        .may_schedule = 1};
 
     self->last = &self->first;
     charged = &self->allocated;
-    if (dp_tree_links_init(&self->node, &world->topology, world->options.arity, rank) != DP_OK ||
+    if (dp_tree_links_init(&self->links, &world->topology, world->options.arity, rank) != DP_OK ||
         dp_negotiator_create(&options, &self->negotiator) != DP_OK)
         scale_die("%d ranks: rank %d cannot be made", world->options.size, rank);
     charged = NULL;
@@ -506,7 +506,7 @@ void scale_world_fini(scale_world_t *world)
     frame_release(world->newest);
     for (int r = 0; r < world->options.size; r++) {
         dp_negotiator_destroy(world->ranks[r].negotiator);
-        dp_tree_links_fini(&world->ranks[r].node);
+        dp_tree_links_fini(&world->ranks[r].links);
     }
     free(world->ranks);
     free(world->requests);

@@ -35,7 +35,7 @@ typedef struct scale_message {
 
 typedef struct scale_rank {
     dp_negotiator_t *negotiator;
-    dp_tree_links_t node;
+    dp_tree_links_t links;
     scale_message_t *first, **last; /* arrived, not taken yet */
     uint64_t busy_ns;               /* its thread is at work until then */
     int is_scheduled;

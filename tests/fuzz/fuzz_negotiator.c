@@ -255,16 +255,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 1, 1};
     dp_negotiator_t *negotiator = NULL;
     dp_topology_t topology;
-    dp_tree_links_t node;
+    dp_tree_links_t links;
 
     if (bytes == 0) return 0;
     if (dp_topology_init(&topology, hosts, RANKS) != DP_OK) return 0;
-    if (dp_tree_links_init(&node, &topology, 1, 1) == DP_OK) {
+    if (dp_tree_links_init(&links, &topology, 1, 1) == DP_OK) {
         options.topology = &topology;
-        options.node = &node;
+        options.links = &links;
         if (dp_negotiator_create(&options, &negotiator) == DP_OK) live(negotiator, data, bytes);
         dp_negotiator_destroy(negotiator);
-        dp_tree_links_fini(&node);
+        dp_tree_links_fini(&links);
     }
     dp_topology_fini(&topology);
     return 0;

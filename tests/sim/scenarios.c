@@ -29,7 +29,7 @@ static void nodes_may_have_more_than_64_children(void **state)
         world_t world;
 
         scenario_begin(&world, &cast);
-        assert_int_equal(world.ranks[0].node.child_count, size - 1);
+        assert_int_equal(world.ranks[0].links.child_count, size - 1);
         scenario_play(&world, 2, 1);
         for (int r = 0; r < size; r++)
             assert_int_equal(world.ranks[r].launches, 2);
@@ -224,7 +224,7 @@ static void third_list_fails_with_the_others(void **state)
 
     (void)state;
     scenario_begin(&world, &cast);
-    assert_int_equal(world.ranks[6].node.parent, 1);
+    assert_int_equal(world.ranks[6].links.parent, 1);
     for (int i = 0; i < 3; i++)
         scenario_submit(&world, 4 + i, i);
     scenario_settle(&world);
@@ -287,7 +287,7 @@ static void list_that_was_announced_fails_with_another(void **state)
 }
 
 /* Likewise, but the root has launched the first list before it hears of the second, which then
- * waits for its own ranks: the node's own among them. */
+ * waits for its own ranks: the rank's own among them. */
 static void list_behind_a_launch_is_the_next_occurrence(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 3}}, {3, {0, 1, 4}}};

@@ -397,7 +397,7 @@ static uint64_t ranks_below(const world_t *world, int edge)
         int at = rank;
 
         while (at > top)
-            at = world->ranks[at].node.parent;
+            at = world->ranks[at].links.parent;
         ranks += at == top;
     }
     return ranks;
@@ -680,7 +680,7 @@ static void count(totals_t *totals, const world_t *world)
         totals->ends_schedule_for[r] += (uint64_t)world->ranks[0].ends_schedule_for[r];
     for (int i = 0; i < world->options.size; i++) {
         totals->voids += (uint64_t)world->ranks[i].voids;
-        widest = dp_max(widest, world->ranks[i].node.child_count);
+        widest = dp_max(widest, world->ranks[i].links.child_count);
     }
     totals->wide += widest >= 64;
 }

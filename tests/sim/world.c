@@ -94,7 +94,7 @@ int world_below(const world_t *world, int edge, int tensor)
 
         if (!world_takes_part(world, tensor, rank)) continue;
         while (at > top)
-            at = world->ranks[at].node.parent;
+            at = world->ranks[at].links.parent;
         found += at == top;
     }
     return found;
@@ -125,7 +125,7 @@ static void init_rank(world_t *world, int rank)
     dp_negotiator_options_t negotiator = {rank,
                                           options->size,
                                           &world->topology,
-                                          &self->node,
+                                          &self->links,
                                           options->hold_ns,
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
@@ -133,7 +133,7 @@ static void init_rank(world_t *world, int rank)
                                           options->may_schedule,
                                           options->resume_rounds};
 
-    if (dp_tree_links_init(&self->node, &world->topology, options->arity, rank) != DP_OK ||
+    if (dp_tree_links_init(&self->links, &world->topology, options->arity, rank) != DP_OK ||
         dp_negotiator_create(&negotiator, &self->negotiator) != DP_OK)
         world_violation(world, "no negotiator");
     self->requests = allocate((size_t)options->tensors, sizeof(*self->requests));
@@ -182,7 +182,7 @@ void world_init(world_t *world, const world_options_t *options)
     for (int i = 0; i < size; i++)
         init_rank(world, i);
     for (int i = 1; i < size; i++) {
-        int parent = world->ranks[i].node.parent;
+        int parent = world->ranks[i].links.parent;
         world_edge_t *up = &world->edges[world->edge_count++];
         world_edge_t *down = &world->edges[world->edge_count++];
 
@@ -215,7 +215,7 @@ void world_fini(world_t *world)
         drop_messages(world, &world->edges[i], 0);
     for (int i = 0; i < world->options.size; i++) {
         dp_negotiator_destroy(world->ranks[i].negotiator);
-        dp_tree_links_fini(&world->ranks[i].node);
+        dp_tree_links_fini(&world->ranks[i].links);
         free(world->ranks[i].requests);
         free(world->ranks[i].submitted);
         free(world->ranks[i].skipped);
@@ -249,7 +249,7 @@ int world_is_deaf(const world_t *world, int rank)
 
 static int edge_between(const world_t *world, int from, int to)
 {
-    int child = world->ranks[from].node.parent == to ? from : to;
+    int child = world->ranks[from].links.parent == to ? from : to;
     int edge = 2 * (child - 1) + (child == from ? 0 : 1);
 
     if (child == 0 || world->edges[edge].from != from || world->edges[edge].to != to) return -1;

@@ -69,7 +69,7 @@ typedef struct world_edge {
 
 typedef struct world_rank {
     dp_negotiator_t *negotiator;
-    dp_tree_links_t node;
+    dp_tree_links_t links;
     int is_dead, is_finished, is_fatal;
     dp_status_t fatal_status;
     int fatal_culprit;

@@ -10,7 +10,7 @@
  *
  *   launch.c             a rank under a schedule: what fits, what is launched, why it must end
  *   standing.c           how far this rank and those below it have come
- *   schedule_messages.c  what nodes send each other meanwhile
+ *   schedule_messages.c  what ranks send each other meanwhile
  *   schedule_item.c      a whole schedule as an item of a frame
  *   eligible.c           which tensors a schedule can hold, and when one can begin
  *   detect.c             the root: finds rounds that repeat themselves, and makes a schedule of one

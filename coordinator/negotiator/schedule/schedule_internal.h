@@ -16,14 +16,14 @@
 
 /* One tensor of a bucket. */
 typedef struct dp_planned {
-    dp_entry_t *entry; /* NULL: nobody at or below this node takes part */
+    dp_entry_t *entry; /* NULL: no rank at or below this one takes part */
     int in_place;
     float absmax;
 } dp_planned_t;
 
 typedef struct dp_schedule_bucket {
     size_t begin, count; /* into planned[] */
-    uint64_t rounds;     /* in which some rank at or below this node has launched it */
+    uint64_t rounds;     /* in which some rank at or below this one has launched it */
 } dp_schedule_bucket_t;
 
 /*

@@ -1,5 +1,5 @@
 /*
- * schedule_messages.c - what nodes send each other about a schedule, and how it is read and
+ * schedule_messages.c - what ranks send each other about a schedule, and how it is read and
  * checked.
  *
  * Up go COUNT, DIVERGE and REACHED; down come SCHEDULE (schedule_item.c), CONFIRM, PAUSE and
@@ -151,7 +151,7 @@ void dp_schedule_from_parent(dp_negotiator_t *n, int from, const dp_item_t *item
     }
 }
 
-/* The item is the last of its epoch, also for this node's children: it is passed on, and its frame
+/* The item is the last of its epoch, also for this rank's children: it is passed on, and its frame
  * closed, before the next epoch begins here. */
 void dp_schedule_turn(dp_negotiator_t *n, int from, const dp_item_t *item, dp_reader_t *reader,
                       size_t begin)
