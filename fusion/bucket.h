@@ -77,13 +77,13 @@ void dp_bucket_unpack_and_end(void *bucket);
 
 /* How many rows of each piece lie one behind the other in the fused buffer. */
 size_t dp_bucket_rows(const dp_bucket_t *bucket);
-/* 1: what the engine leaves of a piece has to be copied, scaled or measured. */
+/* 1: the engine's result of a piece has to be copied, scaled or measured. */
 int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index);
 double dp_bucket_pack_scale(const dp_bucket_t *bucket, size_t index);
 double dp_bucket_unpack_scale(const dp_bucket_t *bucket, size_t index);
 
-/* After an abort the operation's status is replaced by the abort's reason: what the engine reports
- * then is only a consequence. */
+/* After an abort the abort's reason replaces the operation's status, because the engine then
+ * reports only a consequence. */
 void dp_bucket_final_status(dp_bucket_t *bucket);
 
 /* ---- bucket_async.c ------------------------------------------------------------------------- */

@@ -2,9 +2,9 @@
  * compress.c - the power-of-two scale under which fp32 sums travel as 16-bit floats.
  *
  * The largest magnitude of the last sum is brought to [2^7, 2^8): 256 times below the top of fp16,
- * because the sums of single machines can be larger than the sum of all, and young gradients grow
- * tenfold from one step to the next; what is 2^21 times smaller is still a normal number there, and
- * below fp32's own resolution of the largest.
+ * because the sums of single machines can be larger than the sum of all, and gradients grow tenfold
+ * from one step to the next at the start of a training. An element 2^21 times smaller than the
+ * largest is still a normal number there.
  */
 #include "fusion/compress.h"
 

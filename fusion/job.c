@@ -80,7 +80,7 @@ static void pool_give(dp_fusion_job_t *job)
     pthread_mutex_unlock(&pipeline->lock);
 }
 
-/* Replaces an array by a larger one; what was in it is not kept, as each launch fills it anew.
+/* Replaces an array by a larger one. The contents are lost, as each launch fills the array anew.
  * array points at a pointer of any type, hence memcpy(). 0: no memory. */
 static int reserve(void *array, size_t room, size_t bytes)
 {

@@ -152,7 +152,7 @@ dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_grou
  * thread is not woken; or DP_PIPELINE_NO_PROGRESS.
  *
  * A ready event may depend on the done events of launches submitted before: everything is queued in
- * the order of the launches, and the launch thread waits for nothing but what was queued earlier.
+ * the order of the launches, and the launch thread waits only for work that was queued earlier.
  */
 void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_lane);
 

@@ -17,7 +17,7 @@
 
 /*
  * Polls for spin_ns, then sleeps, until the doorbell has another value than `heard`. The polling
- * load may be relaxed: what was queued is read under the lock afterwards. The store of is_asleep
+ * load may be relaxed: the queue itself is read under the lock afterwards. The store of is_asleep
  * and the load behind it are sequentially consistent, as dp_launch_queue_ring_doorbell() writes the
  * doorbell and then reads is_asleep.
  */
@@ -101,7 +101,7 @@ int dp_pipeline_is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_group_
     return bytes <= engine->ops->brief_bytes(engine, group != NULL ? group->engine : NULL);
 }
 
-/* All items together are small: whatever buckets they come in, each of these is. */
+/* All items together are small, so each bucket is, however they are divided. */
 static int is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_launch_t *launch)
 {
     size_t bytes = 0;

@@ -1117,8 +1117,9 @@ DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
 
 /* Makes registered memory private again, contents kept; dp_finalize() does so too. No other thread
- * may be using it. NULL is fine; what is not the start of a registration is DP_ERR_INVALID.
- * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
+ * may be using it. NULL is fine; an address that is not the start of a registration is
+ * DP_ERR_INVALID. DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads:
+ * any. */
 DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
 /* ---- Timeline ------------------------------------------------------------------------------- */

@@ -377,7 +377,7 @@ static void mend_block(void *const *to, size_t count)
     }
 }
 
-/* Elements between what is added and what is asked for. */
+/* How many elements ahead of the sum the prefetches go. */
 #define AHEAD 256
 
 /*

@@ -322,9 +322,9 @@ static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
 }
 
-/* Whatever fails, context_destroy() takes down what is there. The ranks exchange values on the
- * way, in the same order on all: hello, perhaps reach, those of network.c, control, and the
- * engine's. */
+/* Whichever step fails, context_destroy() takes down the parts that exist. The ranks exchange
+ * values on the way, in the same order on all: hello, perhaps reach, those of network.c, control,
+ * and the engine's. */
 static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
 {
     dp_config_t *config = &context->config;

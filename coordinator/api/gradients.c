@@ -184,7 +184,7 @@ static dp_status_t broadcast_weights(dp_gradients_t *gradients)
     return status;
 }
 
-/* What dp_gradients_sync_on() leaves lies where kernels can read it. */
+/* dp_gradients_sync_on() leaves its result here, where kernels can read it. */
 static dp_status_t create_figures(dp_gradients_t *gradients)
 {
     dp_device_t *device = gradients->context->device;

@@ -2,8 +2,8 @@
  * chain.c - the history of a rank's program as a chain of digests, and the first entry in which two
  * histories differ. Called by program.c on any thread, under its lock.
  *
- * A position p is kept at links[p % DP_CHAIN_KEPT] until DP_CHAIN_KEPT entries have followed. What
- * travels is read back with every length checked: it comes from another process.
+ * A position p is kept at links[p % DP_CHAIN_KEPT] until DP_CHAIN_KEPT entries have followed. A
+ * history that arrives is read with every length checked: it comes from another process.
  */
 #include "coordinator/program/chain.h"
 

@@ -6,7 +6,7 @@
  * DP_FUSION_BYTES or has to travel alone, behind an operation that says launch_now, and when the
  * program waits for something in it; nothing depends on time or on other ranks. The thread of the
  * program that submits or waits launches, under `lock`. Operations that are agreed on (program.h)
- * close all buckets; what the program submits behind one is postponed until it was launched.
+ * close all buckets; submissions behind one are postponed until it was launched.
  *
  *     submit ---> an agreement is pending? --yes--> postponed[] --- dp_program_agreed() ---+
  *                          | no                                                            |

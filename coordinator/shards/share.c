@@ -7,9 +7,9 @@
  *     in each of them    [row 0][row 1]                   a view of the group, to be read only
  *
  * So a gather moves nothing. It is an allgather of one number, a token, that a rank submits once
- * its row is new: who has waited for it sees all rows as they are. The other direction has a token
- * too: a sync is over when all ranks have come to theirs, so no rank writes its row while another
- * one still computes with it.
+ * its row is new: a rank that has waited for it sees all rows as they are. The other direction has
+ * a token too: a sync is over when all ranks have come to theirs, so no rank writes its row while
+ * another one still computes with it.
  *
  * Rows must stay while a neighbour looks at them, also where the neighbour's program destroys its
  * object later. So each rank's page counts the others that look; rows that are looked at when the

@@ -2,8 +2,8 @@
  * agent.c - starts the ranks of one node and sees them to their end.
  *
  * Runs as a process of its own, below the guard and above the ranks, with one thread: the ranks'
- * parent-death signal is bound to the thread that forked them. It has its own session, so no
- * Ctrl-C reaches it, and is a child subreaper, so whatever a rank starts stays below it, daemons
+ * parent-death signal is bound to the thread that forked them. It has its own session, so no Ctrl-C
+ * reaches it, and is a child subreaper, so every process that a rank starts stays below it, daemons
  * included.
  *
  * It decides nothing: dprun says whom to signal and when to kill. But once the channel to dprun

@@ -3,10 +3,11 @@
  *
  *     dprun (subreaper) - guard (subreaper) - agent (subreaper) - ranks - what they start
  *
- * A rank dies with the agent, by its parent-death signal; what a rank started, a wrapper's program
- * for instance, does not: it falls to the next subreaper above. That is dprun, and where dprun was
- * killed at the same time, the guard. It has a name and a session of its own, so that what is aimed
- * at dprun by name, terminal or process group does not hit it, and does nothing until then.
+ * A rank dies with the agent, by its parent-death signal; a process that a rank started (the
+ * program of a wrapper script) does not: it falls to the next subreaper above. That is dprun, and
+ * where dprun was killed at the same time, the guard. It has a name and a session of its own, so
+ * that a signal to dprun by name, terminal or process group does not hit it, and does nothing until
+ * then.
  */
 #include "launcher/dprun/guard.h"
 

@@ -1,8 +1,8 @@
 /*
  * job.c - turns a command line into a job: program, node, cores, environment.
  *
- * dprun.c calls it before the agent exists. What a user has set stays: dprun's own choices (thread
- * counts, UCX's settings) only fill gaps.
+ * dprun.c calls it before the agent exists. Variables that a user has set stay: dprun's own choices
+ * (thread counts, UCX's settings) only fill gaps.
  */
 #include "launcher/dprun/job.h"
 
@@ -104,7 +104,7 @@ static int set_default_variable(dp_job_t *job, const char *name, const char *val
     return added > 0 ? remember_own_variable(job, name) : added;
 }
 
-/* Flags and --config lines reach the ranks as DP_ variables; what came from the environment is
+/* Flags and --config lines reach the ranks as DP_ variables; settings from the environment are
  * inherited anyway. */
 static int give_knobs(dp_job_t *job)
 {
@@ -156,8 +156,8 @@ static int give_shared_gpu(dp_job_t *job)
     return 0;
 }
 
-/* The variables that torch.distributed reads. What a user has set stays, but not what an outer
- * dprun set: this process is one of its ranks then. */
+/* The variables that torch.distributed reads. A value that a user has set stays; one that an outer
+ * dprun set does not, as this process is one of its ranks then. */
 static int set_torch_variable(dp_job_t *job, const char *name, const char *value)
 {
     if (job->is_nested) return set_own_variable(job, name, value);

@@ -1,9 +1,9 @@
 /*
  * options.c - parses a dprun command line.
  *
- * Flags end at the first argument that is not one: what follows is the program's. A flag's value is
- * its own argument or follows "=". Yes/no rows of the table take a value only with "=", so that
- * "dprun --trace program" means what it says.
+ * Flags end at the first argument that is not one: it and all that follow are the program's. A
+ * flag's value is its own argument or follows "=". Yes/no rows of the table take a value only with
+ * "=", so that "dprun --trace program" means what it says.
  */
 #include "launcher/dprun/options.h"
 

@@ -1,8 +1,8 @@
 /*
  * tree.h - finds and kills every descendant of this process.
  *
- * For a child subreaper: whatever a rank has started, daemons included, stays a descendant. It must
- * not know about ranks.
+ * For a child subreaper: every process that a rank has started, daemons included, stays a
+ * descendant. It must not know about ranks.
  */
 #ifndef DP_LAUNCHER_TREE_H
 #define DP_LAUNCHER_TREE_H

@@ -2,8 +2,8 @@
  * analysis.c - splits each step of each rank into its parts.
  *
  * main.c calls dp_analyse() for `report` and `view`, on a finished timeline, which it only reads.
- * Everything follows from intervals: what the thread of a step spent inside of dp is split by
- * waits.c, what it spent outside is compute where a span of the program covers it, else a gap.
+ * Everything follows from intervals: waits.c splits the time that the thread of a step spent inside
+ * of dp; its time outside is compute where a span of the program covers it, else a gap.
  */
 #include "launcher/dptrace/analysis_internal.h"
 

@@ -78,9 +78,9 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
         out->p99_ns = durations[(size_t)((double)(count - 1) * 0.99 + 0.5)];
         out->transfer_ns = transfer / (double)cells;
     }
-    /* What a wait is explained by was not hidden behind compute; all other transfer was. The parts
-     * are one rank's and the transfer is the mean of all, so the ratio is kept within its bounds.
-     */
+    /* Transfer that explains a wait was not hidden behind compute; all other transfer was. The
+     * parts are one rank's and the transfer is the mean of all, so the ratio is kept within its
+     * bounds. */
     out->exposed_ns = out->part[DP_PART_WIRE] + out->part[DP_PART_PACK];
     if (out->transfer_ns > 0) {
         out->hidden = 1 - out->exposed_ns / out->transfer_ns;

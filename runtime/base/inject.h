@@ -3,8 +3,8 @@
  *
  * A comma list of WHAT:RANK[@WHERE][=VALUE], understood by every program that uses libdp. Hooks at
  * the stages below cost a test for NULL where nothing is asked for, which is on every rank that no
- * fault names. It must not know what the program does, nor anything above runtime/base: what a
- * fault needs from there (to abort the job) is handed to it.
+ * fault names. It must not know what the program does, nor anything above runtime/base: a function
+ * that a fault needs from there (to abort the job) is handed to it.
  *
  *     kill:1@30                SIGKILL of rank 1 at the beginning of step 30
  *     exit:2@engine/3=5        exit code 5, from inside a collective, from step 3 on

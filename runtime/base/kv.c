@@ -440,7 +440,8 @@ dp_status_t dp_kv_exchange(dp_kv_t *kv, const char *name, int size, const void *
 
 /* ---- Reports -------------------------------------------------------------------------------- */
 
-/* A whole frame, or nothing of it; what the socket has no room for goes out with the next one. */
+/* Sends a whole frame or nothing of it; the rest of one that the socket has no room for goes out
+ * with the next. */
 static void send_at_once(dp_kv_t *kv, const uint8_t *frame, size_t bytes)
 {
     ssize_t sent;

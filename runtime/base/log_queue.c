@@ -279,7 +279,8 @@ static void start_thread(dp_log_queue_t *queue)
 
 /* ---- Lines in ------------------------------------------------------------------------------- */
 
-/* What is left of a line whose beginning is out always finds room: the queue is empty then. */
+/* The rest of a line whose beginning was written always finds room, because the queue is empty
+ * then. */
 static void queue_line(dp_log_queue_t *queue, const char *line, size_t bytes, int is_error)
 {
     const size_t room = QUEUE_BYTES - (is_error ? (size_t)0 : ERROR_BYTES);

@@ -112,8 +112,8 @@ static int is_in_use(const cuda_driver_t *driver, int ordinal)
     return driver->get_state((CUdevice)ordinal, &flags, &is_active) == CUDA_SUCCESS && is_active;
 }
 
-/* Whatever graph the program captures meanwhile, a thread of ours goes on: its work is no part of
- * the graph. */
+/* A thread of ours goes on while the program captures a graph: the thread's work is no part of it.
+ */
 static dp_status_t ignore_captures(cuda_device_t *device)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -353,7 +353,7 @@ static void open_lines(dp_line_t *self)
     arm_timer(self, self->next_beat_ns);
 }
 
-/* Reads the addresses of all neighbours; what is lower's of them is collected in more[count]. */
+/* Reads the addresses of all neighbours; the part of each that is for lower goes to more[count]. */
 static dp_status_t introduce_peers(dp_line_t *self, const int *ranks, const void *const *addresses,
                                    const size_t *bytes, int count, const void **more,
                                    size_t *more_bytes, dp_error_t *error)

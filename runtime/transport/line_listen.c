@@ -2,8 +2,8 @@
  * line_listen.c - where a rank's lines end: its address, its listener, and connections that have
  * not proven yet which rank they are from.
  *
- * Called by line.c, on its thread. Any machine that reaches the address may connect; what it may
- * send before its proof is one hello of fixed size. Nothing here blocks.
+ * Called by line.c, on its thread. Any machine that reaches the address may connect; before its
+ * proof it may send one hello of fixed size. Nothing here blocks.
  */
 #include "runtime/transport/line_internal.h"
 

@@ -200,7 +200,7 @@ static int poll_peer(shm_t *self, shm_peer_t *peer, dp_transport_event_t *out)
     if (status == DP_ERR_NO_MEMORY) mark_lost(peer, "a message from it was lost (out of memory)");
     if (status == DP_ERR_SYSTEM) mark_damaged(self, peer);
     if (!peer->is_lost) return 0;
-    /* Only now, as the ring is empty: what it wrote before it died has been delivered. */
+    /* Only now, as the ring is empty: all that the rank wrote before it died has been delivered. */
     peer->is_reported = 1;
     *out = (dp_transport_event_t){
         .kind = DP_TRANSPORT_PEER_LOST, .rank = peer->rank, .text = peer->text};
@@ -279,7 +279,7 @@ static int shm_poll_lower(shm_t *self, dp_transport_event_t *out)
     return 0;
 }
 
-/* This rank polls: what comes from now on is found without the doorbell. */
+/* This rank polls: it finds messages without the doorbell from now on. */
 static void disarm_mailbox(shm_t *self)
 {
     if (!self->is_armed) return;
@@ -490,7 +490,7 @@ static int shm_has_queued(const shm_t *self)
     return 0;
 }
 
-/* Writes the queues out, within the deadline: what lies in a neighbour's ring is read even if this
+/* Writes the queues out, within the deadline: a message in a neighbour's ring is read even if this
  * process ends. Messages that arrive are dropped, so that two ranks with full rings do not wait for
  * each other. */
 static void shm_flush_all(shm_t *self, uint64_t deadline_ns)

@@ -390,8 +390,8 @@ static int unix_has_queued(const dp_unix_t *self)
     return 0;
 }
 
-/* Writes the queues out, within the deadline: what a socket has taken reaches the peer even if this
- * process ends. Messages that arrive are dropped. */
+/* Writes the queues out, within the deadline: bytes that a socket has taken reach the peer even if
+ * this process ends. Messages that arrive are dropped. */
 static void unix_flush_all(dp_unix_t *self, uint64_t deadline_ns)
 {
     for (;;) {

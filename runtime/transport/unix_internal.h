@@ -113,8 +113,8 @@ void dp_unix_retry_connects(dp_unix_t *self); /* to those whose queue was full *
 void dp_unix_accept_some(dp_unix_t *self);    /* as many as wait, up to a bound */
 /* Reads what has come of a hello; then the connection becomes a neighbour's or is closed. */
 void dp_unix_read_hello(dp_unix_t *self, dp_unix_unproven_t *unproven);
-/* The process has ended. What it sent before is still to be read, even if a child of it keeps the
- * socket open. */
+/* The process has ended. Messages that it sent before are still read, even if a child of it keeps
+ * the socket open. */
 void dp_unix_note_death(dp_unix_t *self, dp_unix_peer_t *peer);
 
 #endif

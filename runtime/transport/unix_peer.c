@@ -62,7 +62,8 @@ void dp_unix_end_peer(dp_unix_t *self, dp_unix_peer_t *peer, const char *text)
     self->losses++;
 }
 
-/* The text is that of ucx.c: whoever sees a death first, all ranks are told the same cause. */
+/* The text is that of ucx.c: all ranks are told the same cause, whichever of them sees the death
+ * first. */
 void dp_unix_end_broken(dp_unix_t *self, dp_unix_peer_t *peer)
 {
     dp_unix_end_peer(self, peer, "its connection broke");

@@ -3,8 +3,8 @@
  * sleeps until another one has come. Used by the thread that runs the engine's operations.
  *
  * Every collective inside a node is a series of barriers. At a barrier a rank adds 1 to its own
- * step counter, then waits until the counter of every other rank has come as far. What a rank wrote
- * before the barrier the others may read after it.
+ * step counter, then waits until the counter of every other rank has come as far. After the barrier
+ * the other ranks may read everything that a rank wrote before it.
  *
  *   rank 0's record        rank 1's record        one record per rank and group, each in its
  *   step        17         step        18         owner's arena; only the owner writes step,

@@ -168,7 +168,7 @@ static int run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op, int goes_o
         } else if (op->status != DP_OK) {
             stop_engine(engine, op->status, why);
             wake_lanes(engine);
-            /* What the link still holds of the program's memory ends with the operation. */
+            /* With the operation the link must let go of the program's memory. */
             if (lane->link != NULL) dp_link_cut(lane->link);
         }
     }

@@ -246,7 +246,8 @@ static inline size_t dp_cpu_eager_bytes(const dp_cpu_group_t *group)
  * are at the same operation. DP_ERR_PENDING: it is eager and has waited until op->give_up_ns; the
  * next call for it goes on waiting. */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
-/* The barrier of the group's ranks on this node: what they wrote before it may be read after it. */
+/* The barrier of the group's ranks on this node: after it each may read all that the others wrote
+ * before it. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);
 
 /* Which of its two descriptors and publications the running operation uses: equal on all ranks, as

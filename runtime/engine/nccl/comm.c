@@ -39,8 +39,8 @@ dp_status_t dp_nccl_refuse(dp_nccl_group_t *group, dp_error_t *error)
 
 /* Communicators are non-blocking, so a call may return ncclInProgress and go on in a thread of
  * NCCL's; then NCCL is asked until it is done. call_lock is given back between two questions: the
- * watcher looks for errors then, and the keeper can abort. What is asked of group->comm, its last
- * error too, is asked under call_lock, because an abort frees the communicator. */
+ * watcher looks for errors then, and the keeper can abort. Every question to group->comm, for its
+ * last error too, is asked under call_lock, because an abort frees the communicator. */
 dp_status_t dp_nccl_complete_call(dp_nccl_group_t *group, ncclResult_t result, const char *what,
                                   dp_error_t *error)
 {
@@ -138,9 +138,9 @@ static void queue_job(dp_nccl_group_t *group)
 /* ---- Versions ------------------------------------------------------------------------------- */
 
 /* From here on NCCL starts the kernels of several communicators in the order they are issued in
- * (NCCL_LAUNCH_ORDER_IMPLICIT). Nothing newer is called: what is in the header and not in an older
- * library must stay unused, or the plug-in cannot be opened beside it. Fields of ncclConfig_t that
- * a library does not know it does not read. */
+ * (NCCL_LAUNCH_ORDER_IMPLICIT). Nothing newer is called: a function that the header has and an
+ * older library lacks must stay unused, or the plug-in cannot be opened beside that library. A
+ * library does not read fields of ncclConfig_t that it does not know. */
 #define OLDEST 22602
 
 /* NCCL_VERSION_CODE has had two forms: 2708 was 2.7.8, 22602 is 2.26.2. */
@@ -606,11 +606,10 @@ void dp_nccl_keep_end(dp_nccl_group_t *group)
 }
 
 /*
- * What ncclCommAbort() does first, it does without waiting, and without CUDA: it tells the kernels
- * to stop. Then it waits, for whatever thread of NCCL's own is issuing something, and for the whole
- * device when it frees memory; so it may wait for what another communicator has on the device.
- * Hence all of them are aborted at a time: each group's by a thread of its own, the world's by the
- * keeper.
+ * ncclCommAbort() first tells the kernels to stop, without waiting and without CUDA. Then it waits,
+ * for whatever thread of NCCL's own is issuing something, and for the whole device when it frees
+ * memory; so it may wait for what another communicator has on the device. Hence all of them are
+ * aborted at a time: each group's by a thread of its own, the world's by the keeper.
  *
  * ncclCommRevoke() would tell them one after the other. But it is not in NCCL before 2.28.7; it
  * must not be called while a call is in progress, as it then frees what the abort needs once more;

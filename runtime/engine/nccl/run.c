@@ -2,12 +2,12 @@
  * run.c - what each collective of pieces becomes in calls of NCCL. Called by the launch thread,
  * with issue_lock held.
  *
- * Sums and products are NCCL's own, ring or tree. What NCCL has no type for (16-bit integers, bool)
- * or computes otherwise than promised (in min and max of floats it loses a NaN) is reduced by our
- * kernel: each rank gets a section of everybody's data, reduces it in the order of the ranks, and
- * hands it on; as many bytes travel as in a ring. The method follows from type and reduction alone,
- * so all ranks choose the same. Scales that no cast could apply, and divisors, are a pass of their
- * own.
+ * Sums and products are NCCL's own, ring or tree. Types that NCCL lacks (16-bit integers, bool),
+ * and operations that it computes otherwise than dp.h promises (in min and max of floats it loses a
+ * NaN), are reduced by our kernel: each rank gets a section of everybody's data, reduces it in the
+ * order of the ranks, and hands it on; as many bytes travel as in a ring. The method follows from
+ * type and reduction alone, so all ranks choose the same. Scales that no cast could apply, and
+ * divisors, are a pass of their own.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
