@@ -36,23 +36,6 @@ static dp_line_t *line_of(dp_transport_t *base)
     return (dp_line_t *)base;
 }
 
-dp_line_peer_t *dp_line_find(dp_line_t *self, int rank)
-{
-    for (int i = 0; i < self->peer_count; i++) {
-        if (self->peers[i].rank == rank) return &self->peers[i];
-    }
-    return NULL;
-}
-
-int dp_line_watch(const dp_line_t *self, int fd, uint32_t events, dp_line_source_t source,
-                  int place)
-{
-    struct epoll_event event = {.events = events,
-                                .data.u64 = (uint64_t)source << 32 | (uint32_t)place};
-
-    return epoll_ctl(self->events, EPOLL_CTL_ADD, fd, &event);
-}
-
 /* ---- Messages ------------------------------------------------------------------------------- */
 
 static dp_status_t reserve_message(dp_line_t *self, size_t bytes)
@@ -136,19 +119,6 @@ static int accept_lower_event(dp_line_t *self, dp_transport_event_t *event)
 
 /* ---- Lines ---------------------------------------------------------------------------------- */
 
-static void arm_timer(dp_line_t *self, uint64_t due_ns)
-{
-    const struct itimerspec due = {.it_value = {.tv_sec = (time_t)(due_ns / 1000000000),
-                                                .tv_nsec = (long)(due_ns % 1000000000)}};
-
-    (void)timerfd_settime(self->timer, TFD_TIMER_ABSTIME, &due, NULL);
-}
-
-void dp_line_set_timer(dp_line_t *self, uint64_t due_ns)
-{
-    if (self->is_connected && due_ns < self->next_beat_ns) arm_timer(self, due_ns);
-}
-
 /* Beats, and all that has a time. */
 static void handle_timer(dp_line_t *self)
 {
@@ -170,7 +140,7 @@ static void handle_timer(dp_line_t *self)
         self->news = 1;
         due_ns = dp_min(due_ns, peer->report_ns);
     }
-    arm_timer(self, dp_max(due_ns, now_ns + 1));
+    dp_line_arm_timer(self, dp_max(due_ns, now_ns + 1));
 }
 
 static void handle_events(dp_line_t *self)
@@ -350,7 +320,7 @@ static void open_lines(dp_line_t *self)
         if (self->peers[i].rank > self->rank) continue; /* it connects to this rank */
         dp_line_connect(self, &self->peers[i]);
     }
-    arm_timer(self, self->next_beat_ns);
+    dp_line_arm_timer(self, self->next_beat_ns);
 }
 
 /* Reads the addresses of all neighbours; the part of each that is for lower goes to more[count]. */

@@ -1,7 +1,11 @@
 /*
- * line_internal.h - what line.c (messages, events), line_peer.c (one line) and line_listen.c (this
- * rank's listener, connections that have not proven their rank) share. The thread that owns the
- * transport calls all of it.
+ * line_internal.h - what the files of the line transport share. Each calls only those below it, and
+ * the thread that owns the transport calls all of it.
+ *
+ *     line.c         messages, events, the ops table
+ *     line_listen.c  this rank's listener, and connections that have not proven their rank
+ *     line_peer.c    one line
+ *     line_watch.c   sockets and the timer that poll() looks at
  *
  *     a line, seen from the rank that connects       from the rank that listens
  *
@@ -119,14 +123,19 @@ typedef enum dp_line_source {
     DP_LINE_PEER
 } dp_line_source_t;
 
-/* ---- line.c --------------------------------------------------------------------------------- */
+/* ---- line_watch.c --------------------------------------------------------------------------- */
 
 dp_line_peer_t *dp_line_find(dp_line_t *self, int rank); /* NULL: not on another node */
 /* Has poll() look at a descriptor. 0, or -1 with errno. */
 int dp_line_watch(const dp_line_t *self, int fd, uint32_t events, dp_line_source_t source,
                   int place);
+/* Sets the timer, whatever it was set to. */
+void dp_line_arm_timer(dp_line_t *self, uint64_t due_ns);
 /* Has the timer wake the owner at this time at the latest. */
 void dp_line_set_timer(dp_line_t *self, uint64_t due_ns);
+uint16_t dp_line_port(const struct sockaddr_storage *address);
+/* "10.0.0.7 port 4711" */
+void dp_line_address_text(const struct sockaddr_storage *address, char *text, size_t room);
 
 /* ---- line_peer.c ---------------------------------------------------------------------------- */
 
@@ -153,7 +162,5 @@ void dp_line_address_write(const dp_line_t *self, uint8_t address[DP_LINE_ADDRES
 /* 1: it makes sense; the nonce points into it. */
 int dp_line_address_read(const dp_line_t *self, const uint8_t address[DP_LINE_ADDRESS],
                          dp_line_peer_t *peer, const uint8_t **nonce);
-/* "10.0.0.7 port 4711" */
-void dp_line_address_text(const struct sockaddr_storage *address, char *text, size_t room);
 
 #endif

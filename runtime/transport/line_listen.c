@@ -27,32 +27,6 @@
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
-static uint16_t port_of(const struct sockaddr_storage *address)
-{
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-
-    memcpy(&in, address, sizeof(in));
-    memcpy(&in6, address, sizeof(in6));
-    return ntohs(address->ss_family == AF_INET6 ? in6.sin6_port : in.sin_port);
-}
-
-void dp_line_address_text(const struct sockaddr_storage *address, char *text, size_t room)
-{
-    char ip[INET6_ADDRSTRLEN] = "?";
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-
-    memcpy(&in, address, sizeof(in));
-    memcpy(&in6, address, sizeof(in6));
-    if (address->ss_family == AF_INET6) {
-        (void)inet_ntop(AF_INET6, &in6.sin6_addr, ip, sizeof(ip));
-    } else {
-        (void)inet_ntop(AF_INET, &in.sin_addr, ip, sizeof(ip));
-    }
-    snprintf(text, room, "%s port %u", ip, (unsigned)port_of(address));
-}
-
 /* IPv4 before IPv6, and of that a link's own addresses last: less for an address that is better. */
 static int rank_of_address(const struct sockaddr *address)
 {
@@ -108,7 +82,7 @@ void dp_line_address_write(const dp_line_t *self, uint8_t address[DP_LINE_ADDRES
     dp_write_bytes(&writer, self->nonce, sizeof(self->nonce));
     dp_write_u8(&writer, self->own.ss_family == AF_INET6 ? 6 : 4);
     dp_write_bytes(&writer, ip, sizeof(ip));
-    dp_write_u16(&writer, self->listener >= 0 ? port_of(&self->own) : 0);
+    dp_write_u16(&writer, self->listener >= 0 ? dp_line_port(&self->own) : 0);
 }
 
 int dp_line_address_read(const dp_line_t *self, const uint8_t address[DP_LINE_ADDRESS],

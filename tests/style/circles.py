@@ -25,8 +25,6 @@ KNOWN = {
     "coordinator/negotiator/order.c",
     # A hook of the optional module.
     "coordinator/negotiator/own_end.c coordinator/negotiator/schedule/catch_up.c",
-    # A connection's end, its hello and its beats.
-    "runtime/transport/line.c runtime/transport/line_listen.c runtime/transport/line_peer.c",
     # dprun's two ends between nodes: each is one state machine in several files.
     "launcher/dprun/remote/fleet.c launcher/dprun/remote/fleet_files.c "
     "launcher/dprun/remote/fleet_input.c launcher/dprun/remote/fleet_reach.c "
