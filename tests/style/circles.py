@@ -32,7 +32,6 @@ KNOWN = {
     "launcher/dprun/remote/station.c launcher/dprun/remote/station_dial.c "
     "launcher/dprun/remote/station_files.c launcher/dprun/remote/station_job.c "
     "launcher/dprun/remote/station_reach.c",
-    "launcher/dprun/supervise.c launcher/dprun/supervise_nodes.c",
 }
 
 NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
