@@ -23,7 +23,8 @@
 /* Up to here a bucket runs inline, in the calling thread, where the streams are idle: the copy is
  * over before another thread would have woken up. */
 #define SMALL_BYTES (64 * DP_KIB)
-/* The same for one of several stages with nothing behind it that they could overlap. */
+/* The same for a bucket of several stages that has no bucket or launch behind it which they could
+ * overlap with. */
 #define ALONE_BYTES DP_MIB
 
 /* DP_CHECK: compares the inputs of items that begin in this bucket with their checksums at
@@ -153,7 +154,7 @@ static dp_status_t issue_items(dp_bucket_t *bucket, dp_stream_t *stream)
     return DP_OK;
 }
 
-/* One stage where nobody looks in between. */
+/* Unpack and end are one stage unless an item's done event is recorded between them. */
 static dp_status_t queue_end(dp_bucket_t *bucket, dp_stream_t *stream, dp_work_size_t size)
 {
     const dp_device_ops_t *device = bucket->job->pipeline->device->ops;

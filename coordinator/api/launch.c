@@ -200,11 +200,12 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
     return waiter;
 }
 
-/* Wakes the thread that waits for the request, which then carries the launch out itself. The launch
- * thread would have to wake it in the end: that is one wake-up less. The exchange fails where that
- * thread was awake and has carried it out already. It may have gone, too, when its deadline came:
- * it counts itself out and then looks at the state, here it is the other way round, all four
- * sequentially consistent, so at least one of the two wakes the launch thread. */
+/* Wakes the thread that waits for the request, which then carries the launch out itself. That saves
+ * a wake-up, as the launch thread would have to wake it in the end. The exchange fails if the
+ * waiting thread was awake and has carried the launch out already. The thread may also have left at
+ * its deadline (block() in wait.c): it counts itself out, then reads the state; this function
+ * stores the state, then reads the count. All four are sequentially consistent, so at least one of
+ * the two sees the other and wakes the launch thread. */
 static void hand_to_waiter(dp_context_t *context, dp_handle_t *waiter, dp_lane_t lane)
 {
     uint32_t state = DP_REQUEST_LAUNCHED;

@@ -21,8 +21,8 @@
  * late launches that stand in the way. */
 static const uint64_t nudge_ns[DP_NUDGES] = {5ull * 1000000, 1000ull * 1000000};
 
-/* The program has asked, and asks again now, however it does: by one long wait, by many short ones,
- * or by dp_test(). Returns when this is to be called again, if it still waits then. */
+/* Called each time the program asks for an operation: during one long wait, by many short ones, or
+ * by dp_test(). Returns when to call it again if the thread still waits then. */
 static uint64_t nudge(dp_context_t *context, dp_asked_t *asked, uint64_t now)
 {
     uint64_t since = atomic_load_explicit(&asked->since_ns, memory_order_relaxed);
@@ -135,8 +135,9 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         dp_spin_pause();
     if (atomic_load(&request->state) == DP_REQUEST_PENDING && context->size > 1) {
         dp_request_await(request, carries);
-        /* The root holds a tensor back to fuse it only while earlier launches are in its data
-         * plane, and then probably in this one: only then is there something to hurry. */
+        /* The root holds a tensor back, to fuse it, only while earlier launches are in its data
+         * plane, and then they are probably in this rank's too. Otherwise there is nothing to
+         * hurry. */
         if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
             dp_pipeline_pending(context->pipeline) > 0) {
             dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);

@@ -63,7 +63,8 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_entry_t *entry)
 {
-    /* Settled launches are told before this item, also within one frame. */
+    /* Late launches that are settled become outputs before this one does, also where both items
+     * came in one frame. */
     dp_schedule_catch_up(n);
     launch->entry = entry;
     launch->collective = dp_entry_signature(entry)->collective;
@@ -211,7 +212,8 @@ void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns)
     dp_stall_watch(n, entry);
 }
 
-/* The whole subtree is ready, as far as it takes part. */
+/* Once all branches that take part are ready, the root queues the tensor for launch, and any other
+ * rank queues READY for its parent. */
 static void check_complete(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (!entry->is_pending || entry->arrived.is_mismatched || entry->arrived.is_complete ||
@@ -287,8 +289,8 @@ void dp_agree_absent(dp_negotiator_t *n, dp_entry_t *entry)
     check_complete(n, entry);
 }
 
-/* Merges what all arrivals carry; a signature is kept with the first. 0: another one came before,
- * which is said at once. */
+/* Merges an arrival into the occurrence, which keeps the signature of the first. 0: the signatures
+ * differ, and the conflict was reported at once. */
 static int merge_arrival(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival,
                          dp_signature_t *signature)
 {

@@ -30,7 +30,8 @@ static uint64_t payload_bytes(const dp_signature_t *signature)
         uint64_t part = signature->parts[i].count;
         uint64_t size = dp_dtype_bytes(signature->parts[i].dtype);
 
-        /* Saturates: a count may be anything, and huge is all the root needs to know. */
+        /* Saturates, as ranks may submit any count: the root only compares sums with
+         * DP_FUSION_BYTES. */
         if (size > 0 && part > (UINT64_MAX - bytes) / size) return UINT64_MAX;
         bytes += part * size;
     }
@@ -148,7 +149,8 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
     order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
-/* A rank has to launch the tensor late, and waits for something that cannot come before it. */
+/* A rank gives up an occurrence that it would have to launch late: it waits for an operation that
+ * can only come behind it. The occurrence fails on all ranks. */
 void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 {
     char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
@@ -174,7 +176,8 @@ static uint32_t free_slot(const dp_negotiator_t *n)
     return 0;
 }
 
-/* Gives a group its uid and slot; 0: there is none, it fails everywhere. */
+/* Gives a group to be made its uid and slot. 0: no slot is free, and the creation fails on all its
+ * ranks. */
 static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch_t *launch)
 {
     const dp_signature_t *signature = entry->arrived.proposed;
@@ -225,8 +228,8 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
     if (has_children) dp_item_write_entry(writer, item);
 }
 
-/* Entries that go into one LAUNCH with the first of a list, whose priority is given, as it ends
- * with its occurrence. */
+/* 1: an entry goes into one LAUNCH with the first of a list. The priority of the first is given,
+ * because the end of its occurrence clears it. */
 static int goes_with(const dp_entry_t *first, const dp_entry_t *entry, int32_t priority)
 {
     if (entry == NULL || entry->view != first->view) return 0;
@@ -254,8 +257,9 @@ static uint32_t pick_companions(dp_entry_t *const *entries, size_t begin, size_t
     return found;
 }
 
-/* What a launch has to be behind: whatever one of its ranks had launched by a schedule, or after
- * something that was. An unsettled occurrence has its place already. */
+/* The place of a launch among the buckets of the schedule that has ended: behind all that one of
+ * its ranks had launched by it, and behind the places of these ranks' later launches. An unsettled
+ * occurrence has its place already. */
 static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *const *entries,
                            size_t begin, size_t end)
 {
@@ -350,8 +354,8 @@ static dp_status_t insert_by_priority(dp_entry_array_t *list, dp_entry_t *entry)
     return DP_OK;
 }
 
-/* Of equal priority, tensors of other ranks' groups first: this rank's are the ones that may have
- * been held back. */
+/* Launches all complete tensors by priority. At equal priority those that this rank takes no part
+ * in go first, because they are never held back. */
 void dp_order_launch_held(dp_negotiator_t *n)
 {
     dp_entry_array_t *complete = &n->order.complete, *foreign = &n->order.foreign;
@@ -406,8 +410,8 @@ void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
     if (n->order.complete.count == 0) n->order.is_urgent = 0;
 }
 
-/* Holding back is of use only while the data plane is busy: then what joins the launch costs no
- * time. */
+/* Holding back pays only while the data plane is busy: a tensor that joins the launch meanwhile
+ * costs no time. */
 static int is_launch_due(const dp_negotiator_t *n)
 {
     if (n->order.complete.count == 0) return 0;

@@ -148,7 +148,8 @@ static dp_status_t grow_copies(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* Its own row stays with it: others see a copy. */
+/* Fills in this rank's row in private memory and publishes a copy of it, so no other process can
+ * change the row that this rank computes with. */
 static dp_status_t make_row(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -310,7 +311,7 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* What comes here, and where it goes. */
+/* Finds how many elements each rank sends here, and where they go in this rank's output. */
 static void find_block_places(dp_exchange_run_t *run)
 {
     dp_engine_exchange_t *exchange = run->exchange;
@@ -412,7 +413,8 @@ static dp_status_t start_shared(dp_exchange_run_t *run)
     return status;
 }
 
-/* From the scratch of the ranks of this node that took them. */
+/* Copies blocks that are for everybody out of the scratch of those ranks of this node that received
+ * them. */
 static dp_status_t copy_shared(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -433,7 +435,8 @@ static dp_status_t copy_shared(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* Blocks that are for one rank each go there straight. */
+/* Starts the transfer of blocks that are for a single rank of another node, straight to their
+ * places. */
 static dp_status_t start_single(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
