@@ -39,7 +39,7 @@ static dp_contest_t *keep_contest(dp_negotiator_t *n, dp_entry_t *entry, dp_item
     return contest;
 }
 
-/* This rank has announced one list, here is another. */
+/* This rank has announced one list, and another one has arrived. */
 static void note_other_list(dp_negotiator_t *n, dp_entry_t *entry, int branch, int rank,
                             const dp_signature_t *signature)
 {

@@ -42,8 +42,8 @@ void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank)
     if (!n->is_fatal) dp_join_all(n, view, view->last_joined);
 }
 
-/* An operation that failed without this rank is no concern of it any more: it has joined instead.
- */
+/* Drops the failures with which this rank's next submissions would end: that it has joined counts
+ * as its part in them. */
 static void forgive_refusals(dp_negotiator_t *n, const dp_group_view_t *view)
 {
     for (size_t i = 0; i < n->table.entry_count; i++) {

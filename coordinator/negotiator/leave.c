@@ -149,8 +149,8 @@ static uint32_t count_kept(const dp_negotiator_t *n, const dp_group_view_t *view
     return kept;
 }
 
-/* Marks with the position of the CLOSED to come what this leaver keeps and all before it kept;
- * returns how many. */
+/* Marks the tensors that this leaver and all before it keep with the position of the CLOSED to
+ * come; returns how many. */
 static uint32_t mark_kept(dp_negotiator_t *n, const dp_group_view_t *view, int rank)
 {
     uint32_t marked = 0;
@@ -309,7 +309,8 @@ static void announce_leave(dp_negotiator_t *n)
 
 void dp_leave_flush(dp_negotiator_t *n)
 {
-    /* Not while others would take what this rank has launched for something it lacks. */
+    /* LEFT waits until this rank's early launches are settled: before that, other ranks would count
+     * their tensors as lacking this rank. */
     if (n->leave.is_finalizing && !n->leave.has_left && !dp_schedule_is_active(n) &&
         !dp_schedule_has_early(n, NULL))
         announce_leave(n);

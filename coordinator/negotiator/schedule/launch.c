@@ -128,7 +128,7 @@ void dp_schedule_note_waiter(dp_negotiator_t *n)
 
 /* ---- Launching ------------------------------------------------------------------------------ */
 
-/* This rank decides alone: its own submissions are all that has to be there. */
+/* 1: all tensors of the bucket are submitted on this rank. No other rank is asked. */
 static int is_bucket_ready(const dp_schedule_t *schedule, const dp_schedule_bucket_t *bucket)
 {
     for (size_t i = 0; i < bucket->count; i++) {

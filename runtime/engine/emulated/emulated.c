@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_NS                                                                                    \
-    60000u /* the end of a pause is waited for awake: a sleep ends late by about so much */
+#define SPIN_NS 60000u /* the end of a pause is polled: a sleep may end late by so much */
 
 typedef struct range {
     struct range *next;
@@ -201,11 +200,11 @@ static double begin_transfer(emulated_engine_t *engine)
     return start_ns;
 }
 
-/* Until the wire's clock says end_ns: asleep, then awake. An abort ends it within a slice. */
+/* Waits until the wire's clock says end_ns: sleeps, then polls. An abort ends it within a slice. */
 static void end_transfer(emulated_engine_t *engine, double end_ns)
 {
     for (;;) {
-        struct timespec nap = {0, 0};
+        struct timespec pause = {0, 0};
         double left_ns;
         int transfers;
 
@@ -218,8 +217,8 @@ static void end_transfer(emulated_engine_t *engine, double end_ns)
         if (left_ns <= 0.0) return;
         if (left_ns <= SPIN_NS) continue;
         /* Shorter where the other one may end meanwhile. */
-        nap.tv_nsec = (long)dp_min(left_ns - SPIN_NS, transfers > 1 ? 1e6 : 1e7);
-        nanosleep(&nap, NULL);
+        pause.tv_nsec = (long)dp_min(left_ns - SPIN_NS, transfers > 1 ? 1e6 : 1e7);
+        nanosleep(&pause, NULL);
     }
 }
 

@@ -350,8 +350,8 @@ static void note_heard(reduce_run_t *run)
     dp_inter_node_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
 }
 
-/* The rank of the world whose part is missing first: a partial sum, a result, or that it takes what
- * it is sent. */
+/* The rank of the world that this rank waits for first: for its partial sum, its result, or until
+ * it takes what it is sent. */
 static int awaited(const reduce_run_t *run)
 {
     const dp_link_t *link = run->group->lane->link;
@@ -508,7 +508,7 @@ static void plan(reduce_run_t *run)
     run->chunks = dp_range_chunks(run->range, run->chunk_blocks);
 }
 
-/* The figures of all rows, found by ranks everywhere, to everybody. */
+/* Gives every rank the figures of all rows, each of which the owner of the row has found. */
 static dp_status_t spread_tallies(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
