@@ -176,7 +176,8 @@ class TableTest(unittest.TestCase):
         self.assertEqual(len(blocks[1].splitlines()), len(rows) + 2)
         self.assertTrue(all(line.count("\t") == 5 for line in blocks[1].splitlines()[1:]))
         self.assertEqual(blocks[3].splitlines()[1], "step: no end")
-        self.assertIn("1 programs or parts", table.data_note(["x"]))
+        self.assertIn("the program or part that", table.data_note(["x"]))
+        self.assertIn("the 2 programs or parts that", table.data_note(["x", "y"]))
         self.assertNotIn("failed", table.data_note([]))
 
     def test_markdown_has_a_row_of_six_cells_for_each_row(self):

@@ -298,7 +298,8 @@ def data_note(failures):
     """Below the table: where the rest is, and whether all of it was measured."""
     note = "[data/compare.txt](data/compare.txt) has the median of every size and library"
     if failures:
-        note += f", and the {len(failures)} programs or parts that failed or ran out of time"
+        what = "the program or part" if len(failures) == 1 else f"the {len(failures)} programs or parts"
+        note += f", and {what} that failed or ran out of time"
     return note + "."
 
 
