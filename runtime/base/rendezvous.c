@@ -459,6 +459,12 @@ void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
     free(rendezvous);
 }
 
+dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener, dp_error_t *error)
+{
+    if (dp_rendezvous_door_open(rendezvous, listener, &door_owner) == 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for one more address");
+}
+
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous)
 {
     dp_rendezvous_door_close(&rendezvous->door);

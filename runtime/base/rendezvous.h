@@ -8,6 +8,7 @@
 #define DP_BASE_RENDEZVOUS_H
 
 #include <event2/event.h>
+#include <sys/socket.h>
 
 #include "runtime/base/kv.h"
 
@@ -32,12 +33,22 @@ dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error
  * close it. */
 dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error);
 
+/* Listens on one address, with its port (0: any that is free). *listener is returned, likewise.
+ * DP_ERR_BUSY: the port is taken there; DP_ERR_SYSTEM. */
+dp_status_t dp_rendezvous_bind_at(const struct sockaddr *address, socklen_t bytes, int *listener,
+                                  uint16_t *bound, dp_error_t *error);
+
 /* Serves `size` ranks. listener is taken, also on an error: of dp_rendezvous_bind() or
  * dp_local_listen(). */
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
                                  const dp_secret_t *secret, const dp_rendezvous_events_t *events,
                                  dp_rendezvous_t **out, dp_error_t *error);
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous);
+
+/* Serves at one more listener, which is taken, also on an error: DP_ERR_NO_MEMORY. Before
+ * dp_rendezvous_close_door(). */
+dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener,
+                                       dp_error_t *error);
 
 /* Stops listening: the port is free again. Connections of ranks stay, others are closed. */
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous);

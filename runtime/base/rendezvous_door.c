@@ -23,6 +23,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,18 +147,21 @@ static void on_retry(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
-    if (door->incoming != NULL) event_add(door->incoming, NULL);
+    for (int i = 0; i < door->listener_count; i++)
+        event_add(door->listeners[i].incoming, NULL);
 }
 
-/* No descriptor is free. The listener stays readable, so without a pause the loop would spin. */
+/* No descriptor is free. A listener stays readable, so without a pause the loop would spin. */
 static void make_room(dp_rendezvous_t *rendezvous)
 {
+    dp_rendezvous_door_t *door = &rendezvous->door;
     const struct timeval later = {0, NO_FILES_US};
 
     if (drop_unproven(rendezvous)) return;
     dp_rendezvous_refuse(rendezvous, "a connection", "accept: %s", strerror(errno));
-    event_del(rendezvous->door.incoming);
-    event_add(rendezvous->door.retry, &later);
+    for (int i = 0; i < door->listener_count; i++)
+        event_del(door->listeners[i].incoming);
+    event_add(door->retry, &later);
 }
 
 /* An address of version 4 as a listener of both versions sees it; others are copied. */
@@ -279,38 +283,61 @@ static void on_incoming(evutil_socket_t listener, short what, void *context)
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-/* Listens on a port of every address of one version of IP; version 6 includes 4. -1: errno. */
-static int bind_version(int family, uint16_t port, uint16_t *bound)
+/* Listens there; only_6: a socket of version 6 takes no connection of version 4. -1: errno. */
+static int bind_socket(const struct sockaddr *address, socklen_t bytes, int only_6, uint16_t *bound)
 {
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    struct sockaddr *address = family == AF_INET ? (struct sockaddr *)&four : (void *)&six;
-    socklen_t bytes = family == AF_INET ? sizeof(four) : sizeof(six);
-    const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr_in head = {0}; /* the port stands at the same place in both versions */
+    struct sockaddr_storage own;
+    socklen_t room = sizeof(own);
+    const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int on = 1;
-    const int off = 0;
     int code;
 
+    memcpy(&head, address, sizeof(head));
     /* A port is free again at once for the next job, though old connections linger. */
-    if (fd < 0 || (port != 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
-        (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) != 0) ||
+    if (fd < 0 ||
+        (head.sin_port != 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) ||
+        (address->sa_family == AF_INET6 &&
+         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_6, sizeof(only_6)) != 0) ||
         bind(fd, address, bytes) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, address, &bytes) != 0) {
+        getsockname(fd, (struct sockaddr *)&own, &room) != 0) {
         code = errno;
         if (fd >= 0) close(fd);
         errno = code;
         return -1;
     }
-    *bound = ntohs(family == AF_INET ? four.sin_port : six.sin6_port);
+    memcpy(&head, &own, sizeof(head));
+    *bound = ntohs(head.sin_port);
     return fd;
+}
+
+dp_status_t dp_rendezvous_bind_at(const struct sockaddr *address, socklen_t bytes, int *listener,
+                                  uint16_t *bound, dp_error_t *error)
+{
+    char text[INET6_ADDRSTRLEN] = "?";
+    char port[8] = "?";
+    const int fd = bind_socket(address, bytes, 1, bound);
+    const int code = errno;
+
+    if (fd >= 0) {
+        *listener = fd;
+        return DP_OK;
+    }
+    (void)getnameinfo(address, bytes, text, sizeof(text), port, sizeof(port),
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    return dp_error_set(error, code == EADDRINUSE ? DP_ERR_BUSY : DP_ERR_SYSTEM,
+                        "rendezvous on %s port %s: %s", text, port, strerror(code));
 }
 
 dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
 {
-    int fd = bind_version(AF_INET6, port, bound);
+    const struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(port)};
+    const struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    int fd = bind_socket((const struct sockaddr *)&six, sizeof(six), 0, bound);
 
     /* A kernel may know no version 6. */
-    if (fd < 0 && errno != EADDRINUSE) fd = bind_version(AF_INET, port, bound);
+    if (fd < 0 && errno != EADDRINUSE)
+        fd = bind_socket((const struct sockaddr *)&four, sizeof(four), 0, bound);
     if (fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port,
                             strerror(errno));
@@ -340,21 +367,29 @@ int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
                             const dp_rendezvous_door_owner_t *owner)
 {
     dp_rendezvous_door_t *door = &rendezvous->door;
+    dp_rendezvous_listener_t *at = &door->listeners[door->listener_count];
 
+    if (door->listener_count == DP_RENDEZVOUS_LISTENERS) {
+        close(listener);
+        return -1;
+    }
     door->owner = owner;
-    door->listener = listener;
-    door->incoming =
+    door->listener_count++;
+    at->fd = listener;
+    at->incoming =
         event_new(rendezvous->base, listener, EV_READ | EV_PERSIST, on_incoming, rendezvous);
-    door->retry = event_new(rendezvous->base, -1, 0, on_retry, rendezvous);
-    if (door->incoming == NULL || door->retry == NULL) return -1;
-    return event_add(door->incoming, NULL);
+    if (door->retry == NULL) door->retry = event_new(rendezvous->base, -1, 0, on_retry, rendezvous);
+    if (at->incoming == NULL || door->retry == NULL) return -1;
+    return event_add(at->incoming, NULL);
 }
 
 void dp_rendezvous_door_close(dp_rendezvous_door_t *door)
 {
-    if (door->incoming != NULL) event_free(door->incoming);
+    for (int i = 0; i < door->listener_count; i++) {
+        if (door->listeners[i].incoming != NULL) event_free(door->listeners[i].incoming);
+        close(door->listeners[i].fd);
+    }
     if (door->retry != NULL) event_free(door->retry);
-    if (door->listener >= 0) close(door->listener);
-    door->incoming = door->retry = NULL;
-    door->listener = -1; /* the counters stay: dp_rendezvous_peer_close() and texts use them */
+    door->listener_count = 0; /* the counters stay: dp_rendezvous_peer_close() and texts use them */
+    door->retry = NULL;
 }

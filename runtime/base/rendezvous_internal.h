@@ -50,14 +50,21 @@ typedef struct dp_rendezvous_door_owner {
 } dp_rendezvous_door_owner_t;
 
 #define DP_RENDEZVOUS_REFUSED_MAX 20 /* lines; a port scan is not to flood the screen */
+#define DP_RENDEZVOUS_LISTENERS 16
+
+/* An open socket at which connections arrive. */
+typedef struct dp_rendezvous_listener {
+    int fd;
+    struct event *incoming;
+} dp_rendezvous_listener_t;
 
 /* Where connections arrive, and those that have proven nothing. */
 typedef struct dp_rendezvous_door {
     const dp_rendezvous_door_owner_t *owner; /* borrowed */
-    int listener;                            /* -1: closed */
-    struct event *incoming;                  /* at the listener */
-    struct event *retry;                     /* no descriptor was free: looks again later */
-    int unproven;                            /* connections */
+    dp_rendezvous_listener_t listeners[DP_RENDEZVOUS_LISTENERS];
+    int listener_count;  /* 0: closed */
+    struct event *retry; /* no descriptor was free: looks again later */
+    int unproven;        /* connections */
     int unproven_of[DP_RENDEZVOUS_SOURCES];
     int refused; /* connections dropped so far */
     int has_told_flood;
@@ -88,7 +95,8 @@ void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const
 
 /* ---- rendezvous_door.c ---------------------------------------------------------------------- */
 
-/* Accepts on listener, which is taken, from now on. 0, or -1: no memory; close the door then. */
+/* Accepts on listener, which is taken, from now on; more calls open more of them. 0, or -1: no
+ * memory, or too many; close the door then. */
 int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
                             const dp_rendezvous_door_owner_t *owner);
 void dp_rendezvous_door_close(dp_rendezvous_door_t *door); /* again is fine */

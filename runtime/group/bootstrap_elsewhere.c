@@ -27,6 +27,7 @@
 #include "runtime/base/kv.h"
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/wire.h"
+#include "runtime/group/bootstrap_place.h"
 #include "runtime/group/bootstrap_server.h"
 #include "runtime/network/interface.h"
 #include "runtime/group/node_identity.h"
@@ -47,6 +48,7 @@ typedef struct elsewhere {
     dp_starter_t starter;
     const dp_bootstrap_store_t *store; /* of the kind STORE; while ranks meet */
     dp_log_t log;
+    const char *interface; /* DP_NET_INTERFACE, while ranks meet; "": any */
     dp_kv_t *kv;
     dp_bootstrap_server_t *server; /* rank 0 */
     dp_beacon_t beacon;            /* where rank 0 is; its secret is wiped when all have met */
@@ -123,12 +125,13 @@ static void add_address(dp_beacon_t *beacon, const char *text)
     snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%s", text);
 }
 
-/* Starts the server at a listener, which is taken. */
-static dp_status_t start_server(elsewhere_t *self, int listener, dp_error_t *error)
+/* Starts the server at these listeners, which are taken. */
+static dp_status_t start_server(elsewhere_t *self, const int *listeners, int count,
+                                dp_error_t *error)
 {
     dp_process_self(&self->beacon.server);
-    return dp_bootstrap_server_start(listener, self->base.size, &self->beacon.secret, &self->log,
-                                     &self->server, error);
+    return dp_bootstrap_server_start(listeners, count, self->base.size, &self->beacon.secret,
+                                     &self->log, &self->server, error);
 }
 
 /* All ranks are on this machine: no port, and the beacon is complete. */
@@ -141,15 +144,20 @@ static dp_status_t serve_here(elsewhere_t *self, dp_error_t *error)
     if (status != DP_OK) return status;
     self->beacon.port = 0;
     add_address(&self->beacon, name);
-    return start_server(self, listener, error);
+    return start_server(self, &listener, 1, error);
 }
 
-/* Listens on a port, starts the server and fills in the beacon but for its addresses. */
-static dp_status_t serve_port(elsewhere_t *self, int port, dp_error_t *error)
+/* Listens on a port of these addresses, starts the server and fills in the beacon but for its
+ * addresses. */
+static dp_status_t serve_port(elsewhere_t *self, const dp_place_t *place, int port,
+                              dp_error_t *error)
 {
     dp_error_t cause = {DP_OK, ""};
-    int listener;
-    dp_status_t status = dp_rendezvous_bind((uint16_t)port, &listener, &self->beacon.port, &cause);
+    int listeners[DP_PLACE_MAX];
+    int count = 0;
+    char where[256];
+    dp_status_t status =
+        dp_place_listen(place, (uint16_t)port, listeners, &count, &self->beacon.port, &cause);
 
     if (status != DP_OK && port > 0) {
         return dp_error_set(
@@ -158,17 +166,22 @@ static dp_status_t serve_port(elsewhere_t *self, int port, dp_error_t *error)
             self->starter.is_port_asked ? "what was asked for" : "MASTER_PORT + 1");
     }
     if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
-    return start_server(self, listener, error);
+    dp_place_format(place, self->beacon.port, where, sizeof(where));
+    dp_log_info(&self->log, "rendezvous: listens %s%s%s %s", where, place->count == 0 ? ": " : "",
+                place->count == 0 ? self->starter.host : "", place->why);
+    return start_server(self, listeners, count, error);
 }
 
-/* Every address of this machine that another one might reach. */
-static void add_own_addresses(dp_beacon_t *beacon)
+/* Every address of this machine that another one might reach, of those it listens on. */
+static void add_own_addresses(dp_beacon_t *beacon, const dp_place_t *place)
 {
     dp_interface_address_t own[DP_BEACON_ADDRESSES];
     const int count = dp_interface_list(own, DP_BEACON_ADDRESSES, "");
     char text[DP_IP_TEXT];
 
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < place->count; i++)
+        add_address(beacon, dp_ip_format(&place->ips[i], text));
+    for (int i = 0; i < count && place->count == 0; i++)
         add_address(beacon, dp_ip_format(&own[i].ip, text));
     add_address(beacon, "127.0.0.1");
 }
@@ -268,14 +281,16 @@ static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_
 /* Rank 0: serves, and says in `text` where, for a key-value space that the job alone can read. */
 static dp_status_t serve_by_text(elsewhere_t *self, char *text, size_t room, dp_error_t *error)
 {
+    dp_place_t place;
     dp_status_t status;
 
     dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
     if (self->starter.is_one_node) {
         status = serve_here(self, error);
     } else {
-        status = serve_port(self, 0, error);
-        add_own_addresses(&self->beacon);
+        dp_place_find("", self->interface, &place);
+        status = serve_port(self, &place, 0, error);
+        add_own_addresses(&self->beacon, &place);
     }
     dp_beacon_to_text(&self->beacon, text, room);
     return status;
@@ -417,12 +432,17 @@ static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
 static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, dp_error_t *error)
 {
     dp_status_t status = read_secret(secret_file, &self->beacon.secret, error);
+    dp_place_t place;
+    char text[DP_IP_TEXT];
 
     if (status != DP_OK || self->base.rank != 0) {
         return status == DP_OK ? search(self, find_by_address, NULL, error) : status;
     }
-    status = serve_port(self, self->starter.port, error);
-    add_address(&self->beacon, "127.0.0.1");
+    dp_place_find(self->starter.host, self->interface, &place);
+    status = serve_port(self, &place, self->starter.port, error);
+    for (int i = 0; i < place.count; i++)
+        add_address(&self->beacon, dp_ip_format(&place.ips[i], text));
+    if (place.count == 0) add_address(&self->beacon, "127.0.0.1");
     /* A flood may drop this rank's own connection too: it comes again, as the others do. */
     return status == DP_OK ? search(self, find_by_beacon, NULL, error) : status;
 }
@@ -611,6 +631,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     self->base.local_size = starter->local_size;
     self->starter = *starter;
     self->store = store;
+    self->interface = config->net_interface;
     self->timeout_ns = config->start_timeout_ns;
     self->deadline_ns = dp_now_ns() + config->start_timeout_ns;
     self->base.deadline_ns = self->deadline_ns;
@@ -628,7 +649,8 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
         return status;
     }
     explicit_bzero(&self->beacon.secret, sizeof(self->beacon.secret)); /* it has done its work */
-    self->store = NULL;                                                /* the caller's */
+    self->store = NULL;                                                /* the caller's, likewise */
+    self->interface = NULL;
     *out = &self->base;
     return DP_OK;
 }

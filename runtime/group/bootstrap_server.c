@@ -126,15 +126,36 @@ static dp_status_t start_thread(dp_bootstrap_server_t *server, dp_error_t *error
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t *secret,
-                                      const dp_log_t *log, dp_bootstrap_server_t **out,
-                                      dp_error_t *error)
+static void close_from(const int *listeners, int first, int count)
+{
+    for (int i = first; i < count; i++)
+        close(listeners[i]);
+}
+
+/* Takes the listeners, also on an error. */
+static dp_status_t open_rendezvous(dp_bootstrap_server_t *server, const int *listeners, int count,
+                                   const dp_secret_t *secret, dp_error_t *error)
+{
+    const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL, server};
+    dp_status_t status = dp_rendezvous_create(server->base, listeners[0], server->size, secret,
+                                              &events, &server->rendezvous, error);
+    int taken = 1;
+
+    while (status == DP_OK && taken < count)
+        status = dp_rendezvous_add_listener(server->rendezvous, listeners[taken++], error);
+    close_from(listeners, taken, count);
+    return status;
+}
+
+dp_status_t dp_bootstrap_server_start(const int *listeners, int count, int size,
+                                      const dp_secret_t *secret, const dp_log_t *log,
+                                      dp_bootstrap_server_t **out, dp_error_t *error)
 {
     dp_bootstrap_server_t *server = calloc(1, sizeof(*server));
     dp_status_t status = DP_ERR_NO_MEMORY;
 
     if (server == NULL) {
-        close(listener);
+        close_from(listeners, 0, count);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the rendezvous");
     }
     pthread_mutex_init(&server->lock, NULL);
@@ -150,13 +171,10 @@ dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t 
     }
     if (server->has_come == NULL || server->stop == NULL || server->tick == NULL ||
         event_add(server->stop, NULL) != 0) {
-        close(listener);
+        close_from(listeners, 0, count);
         dp_error_set(error, status, "no memory or no descriptor for the rendezvous");
     } else {
-        const dp_rendezvous_events_t events = {on_joined, on_failed, on_refused, NULL, server};
-
-        status = dp_rendezvous_create(server->base, listener, size, secret, &events,
-                                      &server->rendezvous, error);
+        status = open_rendezvous(server, listeners, count, secret, error);
         if (status == DP_OK) status = start_thread(server, error);
     }
     if (status != DP_OK) {

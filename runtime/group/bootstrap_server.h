@@ -9,10 +9,10 @@
 
 typedef struct dp_bootstrap_server dp_bootstrap_server_t;
 
-/* Starts a thread that serves `size` ranks on listener (taken, also on an error). */
-dp_status_t dp_bootstrap_server_start(int listener, int size, const dp_secret_t *secret,
-                                      const dp_log_t *log, dp_bootstrap_server_t **out,
-                                      dp_error_t *error);
+/* Starts a thread that serves `size` ranks on listeners[count] (taken, also on an error). */
+dp_status_t dp_bootstrap_server_start(const int *listeners, int count, int size,
+                                      const dp_secret_t *secret, const dp_log_t *log,
+                                      dp_bootstrap_server_t **out, dp_error_t *error);
 
 /* A beacon's file, to be removed as soon as all ranks have come, or at the stop; copied. Removes it
  * at once where they have. */

@@ -195,6 +195,29 @@ int dp_ip_source(const dp_ip_t *to, dp_ip_t *from)
     return from_socket_address((const struct sockaddr *)&source, from);
 }
 
+int dp_ip_is_own(const dp_ip_t *ip)
+{
+    struct ifaddrs *all = NULL;
+    dp_ip_t own;
+    int is_own = 0;
+
+    if (getifaddrs(&all) != 0) return 0;
+    for (const struct ifaddrs *at = all; at != NULL && !is_own; at = at->ifa_next) {
+        if (at->ifa_addr == NULL || !(at->ifa_flags & IFF_UP)) continue;
+        is_own = from_socket_address(at->ifa_addr, &own) && dp_ip_is_equal(&own, ip);
+    }
+    freeifaddrs(all);
+    return is_own;
+}
+
+int dp_ip_is_loopback(const dp_ip_t *ip)
+{
+    static const uint8_t six[DP_IP_BYTES] = {[DP_IP_BYTES - 1] = 1};
+
+    return ip->version == 4 ? ip->bytes[0] == 127
+                            : ip->version == 6 && memcmp(ip->bytes, six, sizeof(six)) == 0;
+}
+
 int dp_interface_is(const char *name)
 {
     return if_nametoindex(name) != 0;

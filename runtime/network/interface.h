@@ -42,6 +42,10 @@ socklen_t dp_interface_source(const struct sockaddr_storage *to, socklen_t bytes
 /* Likewise. 0: there is no route. */
 int dp_ip_source(const dp_ip_t *to, dp_ip_t *from);
 
+/* 1: an interface of this machine that is up has this address. */
+int dp_ip_is_own(const dp_ip_t *ip);
+int dp_ip_is_loopback(const dp_ip_t *ip);
+
 /* 1: there is an interface of this name. */
 int dp_interface_is(const char *name);
 

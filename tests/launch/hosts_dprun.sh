@@ -240,30 +240,14 @@ node)
     expect err1 "cannot reach dprun"
     nothing_left a b c ;;
 listen) # while a job starts, nothing of it listens on an interface that leads to no other node
-    cat >watch.py <<'END'
-# Notes the addresses at which somebody listens here, but sshd, until the file `stop` is there.
-import os, socket, sys, time
-seen = set()
-open("watches." + sys.argv[1], "w")
-while not os.path.exists("stop"):
-    time.sleep(0.001)
-    for name, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
-        for line in open(name).read().splitlines()[1:]:
-            where, state = line.split()[1], line.split()[3]
-            if state != "0A" or where.endswith(":0016"):
-                continue
-            words = where.split(":")[0]
-            data = b"".join(bytes.fromhex(words[i:i + 8])[::-1] for i in range(0, len(words), 8))
-            seen.add(socket.inet_ntop(family, data))
-open("seen." + sys.argv[1], "w").write("".join(f"{address}\n" for address in sorted(seen)))
-END
+    watch=$(dirname "$hosts")/watch_listeners.py
     mkdir slow && printf '%s\n' '#!/bin/sh' 'sleep 1' 'exec /usr/bin/ssh "$@"' >slow/ssh && chmod +x slow/ssh
     export DP_SSH=$PWD/slow/ssh # so that the start lasts, and a busy machine sees it
     watched() { # COMMAND...: with all that listened meanwhile in seen.login, seen.a, seen.b
         local watchers=() name
         rm -f stop seen.* watches.*
-        python3 watch.py login & watchers+=($!)
-        for name in a b; do "$hosts" --in $name python3 "$PWD/watch.py" $name & watchers+=($!); done
+        python3 "$watch" login & watchers+=($!)
+        for name in a b; do "$hosts" --in $name python3 "$watch" $name & watchers+=($!); done
         until_holds [ -e watches.login -a -e watches.a -a -e watches.b ]
         "$@"
         touch stop

@@ -239,7 +239,7 @@ port_taken)
     is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/${rendezvous#*:}") 2>/dev/null; }
     wait_for is_taken
     apart 0 2 bound "$member" >out 2>err && bad "code 0"
-    expect err "rendezvous on port ${rendezvous#*:}: Address already in use" "choose another port"
+    expect err "rendezvous on 127.0.0.1 port ${rendezvous#*:}: Address already in use" "choose another port"
     apart 1 2 bound "$member" >out 2>err || bad "the first job does not go on"
     wait ;;
 *) bad "no such case" ;;

@@ -3,6 +3,7 @@ foreach(name error failure log wire auth config kv_protocol)
   dp_test(test_${name} SOURCES runtime/base/test_${name}.c LIBS dp_base TIMEOUT 30)
 endforeach()
 dp_test(test_topology SOURCES runtime/group/test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)
+dp_test(test_place SOURCES runtime/group/test_place.c LIBS dp_group TIMEOUT 30)
 dp_test(test_bootstrap SOURCES runtime/group/test_bootstrap.c kv_server.c fail_allocation.c
         LIBS dp_group dp_rendezvous TIMEOUT 60)
 dp_test(test_inject SOURCES runtime/base/test_inject.c fail_allocation.c LIBS dp_base TIMEOUT 30)
