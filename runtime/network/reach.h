@@ -19,8 +19,7 @@
  * is. So an address that leads to another machine, or to a stranger, counts as not reached.
  *
  * A bridge of containers is where no route to another node starts, so nothing listens there. Where
- * the routes mislead, because the way back is another one, a second try listens on all addresses,
- * as dprun --check does at once.
+ * the routes mislead, because the way back is another one, a second try listens on all addresses.
  *
  * Partners. Up to DP_REACH_ALL nodes, or DP_REACH_ALL_CHECK, every node tries every other one.
  * Beyond that it tries those at distances 1, 2, 4, ... in both directions and its neighbours in the

@@ -270,6 +270,8 @@ listen) # while a job starts, nothing of it listens on an interface that leads t
         only a 10.99.0.1 fd99::1; only b 10.99.0.2 fd99::2
         expect seen.login 10.99.0.254; expect seen.a 10.99.0.1 # they were seen
     done
+    watched run 0 --check -H a,b; expect out "on a 10.99.0.1 (eth0), b 10.99.0.2 (eth0)"
+    only login 10.99.0.254; only a 10.99.0.1 fd99::1; only b 10.99.0.2 fd99::2; expect seen.login 10.99.0.254
     watched run 0 -np 2 -H a.v6:1,b.v6:1 "$member"; only login fd99::254; expect seen.login fd99::254
     watched run 0 -np 3 -H localhost:1,a:1,b:1 "$member"; only login 127.0.0.1 10.99.0.254 fd99::254
     expect seen.login 127.0.0.1 10.99.0.254

@@ -3,8 +3,9 @@
  * cannot reach whom at which address and port, and which side's firewall that points to.
  *
  * Called by check_nodes.c on dprun's only thread, once all stations have come. The nodes do what
- * the ranks of a job would do in dp_init() (runtime/network/reach.h): a first round, and a second
- * one that waits for every address where the first has found no network for all.
+ * the ranks of a job would do in dp_init() (runtime/network/reach.h): a first round on the
+ * addresses that lead from one node to another, and where it has found no network for all, a second
+ * one on all addresses, which waits for every one of them.
  */
 #include "launcher/dprun/remote/fleet_internal.h"
 
@@ -19,7 +20,8 @@
 typedef struct network {
     dp_fleet_t *fleet; /* borrowed */
     FILE *out;
-    dp_reach_card_t *cards; /* [fleet->count] */
+    dp_reach_card_t *lists; /* [fleet->count] the nodes' addresses */
+    dp_reach_card_t *cards; /* [fleet->count] those on which they listen */
     dp_reach_row_t *rows;   /* [fleet->count], borrowed from the nodes */
     int *chosen;            /* [fleet->count] */
     const char **names;     /* [fleet->count] */
@@ -81,47 +83,69 @@ static int await_all(dp_fleet_t *fleet, int (*have)(const dp_fleet_t *fleet), ui
     return 1;
 }
 
-/* Returned, free() it; NULL: no memory, or more than a frame holds. */
-static uint8_t *write_try(const network_t *network, int is_thorough, uint32_t limit_ms,
-                          size_t *bytes)
+/* Sends all nodes the cards of all, behind `head`. 0: no memory, or more than a frame holds. */
+static int send_cards(const network_t *network, uint8_t type, const dp_reach_card_t *cards,
+                      const uint8_t *head, size_t head_bytes)
 {
     const dp_fleet_t *fleet = network->fleet;
     uint8_t *data = malloc(DP_LINK_FRAME_MAX - 1);
     uint8_t card[DP_REACH_CARD_ROOM];
     dp_writer_t writer;
 
-    if (data == NULL) return NULL;
+    if (data == NULL) return 0;
     dp_writer_init(&writer, data, DP_LINK_FRAME_MAX - 1);
-    dp_write_u8(&writer, (uint8_t)is_thorough);
-    dp_write_u32(&writer, limit_ms);
+    dp_write_bytes(&writer, head, head_bytes);
     dp_write_u32(&writer, (uint32_t)fleet->count);
     for (int i = 0; i < fleet->count; i++) {
-        const size_t size = dp_reach_card_write(&network->cards[i], card);
+        const size_t size = dp_reach_card_write(&cards[i], card);
 
         dp_write_u16(&writer, (uint16_t)size);
         dp_write_bytes(&writer, card, size);
     }
-    *bytes = writer.bytes;
-    if (!writer.failed) return data;
+    for (int i = 0; i < fleet->count && !writer.failed; i++)
+        dp_fleet_node_send(&fleet->list[i], type, data, writer.bytes);
     free(data);
-    return NULL;
+    return !writer.failed;
 }
 
-/* 0: a node is lost, or has not answered. */
+/* Waits for the card of each node. 0: a node is lost, or has not answered. */
+static int await_cards(const network_t *network, dp_reach_card_t *cards)
+{
+    dp_fleet_t *fleet = network->fleet;
+
+    if (!await_all(fleet, have_cards, dp_now_ns() + ANSWER_NS)) return 0;
+    for (int i = 0; i < fleet->count; i++)
+        cards[i] = fleet->list[i].card;
+    return 1;
+}
+
+/* Has all nodes listen: on the addresses that lead to others, or on all. 0: likewise. */
+static int open_nodes(const network_t *network, int is_all)
+{
+    const uint8_t head = (uint8_t)is_all;
+
+    for (int i = 0; i < network->fleet->count; i++)
+        network->fleet->list[i].has_card = 0;
+    return send_cards(network, DP_REMOTE_OPEN, network->lists, &head, sizeof(head)) &&
+           await_cards(network, network->cards);
+}
+
+/* 0: likewise. */
 static int run_round(network_t *network, int is_thorough)
 {
     dp_fleet_t *fleet = network->fleet;
     const uint64_t limit_ns = fleet->command->config.start_timeout_ns / SHARE_OF_TIME;
-    size_t bytes = 0;
-    uint8_t *data = write_try(network, is_thorough, (uint32_t)(limit_ns / 1000000), &bytes);
+    uint8_t head[5];
+    dp_writer_t writer;
 
-    if (data == NULL) return 0;
-    for (int i = 0; i < fleet->count; i++) {
+    dp_writer_init(&writer, head, sizeof(head));
+    dp_write_u8(&writer, (uint8_t)is_thorough);
+    dp_write_u32(&writer, (uint32_t)(limit_ns / 1000000));
+    for (int i = 0; i < fleet->count; i++)
         fleet->list[i].has_row = 0;
-        dp_fleet_node_send(&fleet->list[i], DP_REMOTE_TRY, data, bytes);
-    }
-    free(data);
-    if (!await_all(fleet, have_rows, dp_now_ns() + limit_ns + ANSWER_NS)) return 0;
+    if (!send_cards(network, DP_REMOTE_TRY, network->cards, head, sizeof(head)) ||
+        !await_all(fleet, have_rows, dp_now_ns() + limit_ns + ANSWER_NS))
+        return 0;
     for (int i = 0; i < fleet->count; i++)
         network->rows[i] = fleet->list[i].row;
     return 1;
@@ -208,22 +232,35 @@ static void print_choice(const network_t *network)
 
 /* ---- All of it ------------------------------------------------------------------------------ */
 
+static int are_some_left_out(const network_t *network)
+{
+    for (int i = 0; i < network->fleet->count; i++)
+        if (network->cards[i].count < network->lists[i].count) return 1;
+    return 0;
+}
+
 static int try_network(network_t *network)
 {
     dp_fleet_t *fleet = network->fleet;
-    int without;
+    int is_whole = 0;
 
     for (int is_thorough = 0; is_thorough < 2; is_thorough++) {
+        if (is_thorough == 0 || is_whole) {
+            if (!open_nodes(network, is_whole)) {
+                print_line(network, "FAILED", "network: not all nodes have said where they listen");
+                return 1;
+            }
+        }
         if (!run_round(network, is_thorough)) {
             print_line(network, "FAILED", "network: not all nodes have tried it");
             return 1;
         }
-        without = dp_reach_choose(network->cards, network->rows, fleet->count, network->chosen);
-        if (without == 0) {
+        if (dp_reach_choose(network->cards, network->rows, fleet->count, network->chosen) == 0) {
             print_choice(network);
             return 0;
         }
-        if (!dp_reach_is_open(network->cards, network->rows, fleet->count)) break;
+        is_whole = are_some_left_out(network);
+        if (!is_whole && !dp_reach_is_open(network->cards, network->rows, fleet->count)) break;
     }
     print_fault(network);
     return 1;
@@ -232,7 +269,7 @@ static int try_network(network_t *network)
 int dp_fleet_reach(dp_fleet_t *fleet, FILE *out)
 {
     const size_t count = (size_t)fleet->count;
-    network_t network = {fleet, out, NULL, NULL, NULL, NULL};
+    network_t network = {.fleet = fleet, .out = out};
     int failed = 1;
 
     if (fleet->count < 2) return 0;
@@ -240,22 +277,22 @@ int dp_fleet_reach(dp_fleet_t *fleet, FILE *out)
         print_line(&network, "", "network: not tried, for not all nodes are there");
         return 0; /* each of them was counted */
     }
+    network.lists = calloc(count, sizeof(*network.lists));
     network.cards = calloc(count, sizeof(*network.cards));
     network.rows = calloc(count, sizeof(*network.rows));
     network.chosen = calloc(count, sizeof(*network.chosen));
     network.names = calloc(count, sizeof(*network.names));
-    if (network.cards == NULL || network.rows == NULL || network.chosen == NULL ||
-        network.names == NULL) {
+    if (network.lists == NULL || network.cards == NULL || network.rows == NULL ||
+        network.chosen == NULL || network.names == NULL) {
         print_line(&network, "FAILED", "network: out of memory");
-    } else if (!await_all(fleet, have_cards, dp_now_ns() + ANSWER_NS)) {
-        print_line(&network, "FAILED", "network: not all nodes have said where they listen");
+    } else if (!await_cards(&network, network.lists)) {
+        print_line(&network, "FAILED", "network: not all nodes have said what addresses they have");
     } else {
-        for (int i = 0; i < fleet->count; i++) {
-            network.cards[i] = fleet->list[i].card;
+        for (int i = 0; i < fleet->count; i++)
             network.names[i] = fleet->list[i].name;
-        }
         failed = try_network(&network);
     }
+    free(network.lists);
     free(network.cards);
     free(network.rows);
     free(network.chosen);

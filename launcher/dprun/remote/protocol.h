@@ -7,8 +7,10 @@
  *   ticket   before the link: through ssh's or srun's standard input, or from --meet and a file
  *   START    what to run; the station looks whether it can: ABOUT, or REFUSED
  *   GO       all nodes can: the ranks start
- *   CARD     --check: where the station listens (runtime/network/reach.h); once all have come, TRY
- *            with all of them, and ROW says what it reached
+ *   CARD     --check: the addresses of the station's node (runtime/network/reach.h), which listens
+ *            on nothing yet
+ *   OPEN     all nodes' addresses; the station listens, and another CARD says where, with ports
+ *   TRY      all nodes' ports; ROW says what the station reached
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
  *   OUTPUT   of a rank; at most DP_REMOTE_CREDIT bytes of a stream are under way, CREDIT gives back
@@ -25,7 +27,7 @@
 #include "launcher/dprun/channel.h"
 #include "runtime/base/kv.h"
 
-#define DP_REMOTE_VERSION 2
+#define DP_REMOTE_VERSION 3
 #define DP_REMOTE_CREDIT ((size_t)256 << 10)
 #define DP_REMOTE_PIECE ((size_t)64 << 10) /* largest piece of output, input or a file */
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
@@ -46,8 +48,10 @@ enum dp_remote_frame {
     DP_REMOTE_INPUT,       /* bytes for the rank that reads; none: the end */
     DP_REMOTE_MET,         /* all ranks have met: no more tunnels */
     DP_REMOTE_FETCH,
-    DP_REMOTE_BYE, /* u32 exit code of the job */
-    DP_REMOTE_TRY, /* u8 is_thorough, u32 milliseconds, u32 nodes, for each u16 bytes, card */
+    DP_REMOTE_BYE,  /* u32 exit code of the job */
+    DP_REMOTE_TRY,  /* u8 is_thorough, u32 milliseconds, u32 nodes, for each u16 bytes, card */
+    DP_REMOTE_OPEN, /* u8 1: listen on all addresses, 0: on those that lead to others; u32 nodes,
+                       cards */
     /* station to dprun */
     DP_REMOTE_ABOUT,       /* dp_remote_about_t */
     DP_REMOTE_REFUSED,     /* u32 exit code, text */

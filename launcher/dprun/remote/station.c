@@ -169,6 +169,9 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_TRY:
         dp_station_reach_try(station, fields);
         break;
+    case DP_REMOTE_OPEN:
+        dp_station_reach_listen(station, fields);
+        break;
     case DP_REMOTE_TUNNEL_DATA:
     case DP_REMOTE_TUNNEL_CLOSE:
         serve_tunnel(station, type, fields);

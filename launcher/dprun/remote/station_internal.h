@@ -117,6 +117,7 @@ void dp_station_files_free(dp_station_t *station);
 
 /* Listens for other nodes, and says where: CARD. */
 dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error);
+void dp_station_reach_listen(dp_station_t *station, dp_reader_t *fields);
 void dp_station_reach_try(dp_station_t *station, dp_reader_t *fields);
 void dp_station_reach_close(dp_station_t *station);
 

@@ -20,7 +20,8 @@
 #define ARITY 8 /* beyond DP_REACH_ALL_CHECK nodes: which ones are partners */
 
 typedef struct dp_station_reach {
-    dp_reach_t *reach;
+    dp_reach_card_t list; /* this node's addresses */
+    dp_reach_t *reach;    /* NULL: it listens on nothing */
     pthread_t thread;
     int has_thread;
     int done_fd; /* readable: the thread has written row and status */
@@ -118,38 +119,70 @@ static int read_cards(dp_station_reach_t *reach, dp_reader_t *fields)
     return 0;
 }
 
+/* 0: refused. */
+static int read_all_cards(dp_station_t *station, dp_reader_t *fields)
+{
+    dp_station_reach_t *reach = station->reach;
+
+    if (read_cards(reach, fields) == 0 && station->start.node >= 0 &&
+        station->start.node < reach->node_count)
+        return 1;
+    free(reach->cards);
+    reach->cards = NULL;
+    dp_station_refuse(station, 1, "it cannot read the other nodes' addresses");
+    return 0;
+}
+
 void dp_station_reach_try(dp_station_t *station, dp_reader_t *fields)
 {
     dp_station_reach_t *reach = station->reach;
     uint32_t limit_ms;
 
-    if (reach == NULL || reach->has_thread) return;
+    if (reach == NULL || reach->reach == NULL || reach->has_thread) return;
     reach->is_thorough = dp_read_u8(fields);
     limit_ms = dp_read_u32(fields);
-    if (read_cards(reach, fields) != 0 || station->start.node < 0 ||
-        station->start.node >= reach->node_count) {
-        free(reach->cards);
-        reach->cards = NULL;
-        dp_station_refuse(station, 1, "it cannot read the other nodes' addresses");
-        return;
-    }
+    if (!read_all_cards(station, fields)) return;
     reach->deadline_ns = dp_now_ns() + (uint64_t)limit_ms * 1000000;
     start_thread(station);
 }
 
-static void send_card(dp_station_t *station)
+static void send_card(dp_station_t *station, const dp_reach_card_t *card)
 {
     uint8_t data[DP_REACH_CARD_ROOM];
-    const size_t bytes = dp_reach_card_write(dp_reach_own_card(station->reach->reach), data);
+    const size_t bytes = dp_reach_card_write(card, data);
 
     dp_station_send(station, DP_REMOTE_CARD, data, bytes);
+}
+
+void dp_station_reach_listen(dp_station_t *station, dp_reader_t *fields)
+{
+    dp_station_reach_t *reach = station->reach;
+    dp_reach_card_t needed;
+    dp_error_t error;
+    dp_status_t status;
+    int is_all;
+
+    if (reach == NULL || reach->has_thread) return;
+    is_all = dp_read_u8(fields);
+    if (!read_all_cards(station, fields)) return;
+    dp_reach_list_needed(reach->cards, reach->node_count, station->start.node, dp_ip_source,
+                         &needed);
+    free(reach->cards);
+    reach->cards = NULL;
+    dp_reach_close(reach->reach);
+    reach->reach = NULL;
+    status = dp_reach_open(&station->start.secret, station->start.node,
+                           is_all ? &reach->list : &needed, &reach->reach, &error);
+    if (status == DP_OK) {
+        send_card(station, dp_reach_own_card(reach->reach));
+    } else {
+        dp_station_refuse(station, 1, error.text);
+    }
 }
 
 dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error)
 {
     dp_station_reach_t *reach = calloc(1, sizeof(*reach));
-    dp_reach_card_t list;
-    dp_status_t status;
 
     if (reach == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     station->reach = reach;
@@ -162,11 +195,9 @@ dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error)
         event_new(station->base, reach->done_fd, EV_READ | EV_PERSIST, on_done, station);
     if (reach->on_done == NULL || event_add(reach->on_done, NULL) != 0)
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
-    dp_reach_list(station->start.net_interface, &list);
-    status =
-        dp_reach_open(&station->start.secret, station->start.node, &list, &reach->reach, error);
-    if (status == DP_OK) send_card(station);
-    return status;
+    dp_reach_list(station->start.net_interface, &reach->list);
+    send_card(station, &reach->list);
+    return DP_OK;
 }
 
 void dp_station_reach_close(dp_station_t *station)
