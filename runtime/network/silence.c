@@ -19,6 +19,7 @@ int dp_silence_read_counters(int fd, dp_silence_counters_t *out)
     *out = (dp_silence_counters_t){
         .packet_age_ns = 1000000ull * dp_min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv),
         .received_bytes = info.tcpi_bytes_received,
+        .acked_bytes = info.tcpi_bytes_acked,
         .data_packets = info.tcpi_data_segs_in,
         .out_of_order = info.tcpi_rcv_ooopack,
         .resent = info.tcpi_total_retrans,
@@ -34,7 +35,19 @@ void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns)
 
 void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns)
 {
+    if (silence->loss_ns > silence->survived_ns[0]) {
+        memmove(&silence->survived_ns[1], &silence->survived_ns[0],
+                (DP_SILENCE_LOSSES - 1) * sizeof(silence->survived_ns[0]));
+        silence->survived_ns[0] = now_ns;
+    }
     silence->beat_ns = now_ns;
+}
+
+int dp_silence_is_bad(const dp_silence_t *silence, uint64_t now_ns)
+{
+    const uint64_t first_ns = silence->survived_ns[DP_SILENCE_LOSSES - 1];
+
+    return first_ns != 0 && now_ns - first_ns < DP_SILENCE_BAD_NS;
 }
 
 /* Whether a packet was lost since the last look, in either direction. */

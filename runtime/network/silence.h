@@ -24,11 +24,14 @@
 #include "runtime/base/common.h"
 
 #define DP_SILENCE_PATIENCE 3 /* timeouts for which packets alone are a sign of life */
+#define DP_SILENCE_LOSSES 3
+#define DP_SILENCE_BAD_NS UINT64_C(30000000000) /* so many losses within this time */
 
 /* What the kernel counts since the connection was made, and the age of the last packet. */
 typedef struct dp_silence_counters {
     uint64_t packet_age_ns;
     uint64_t received_bytes; /* handed on in order */
+    uint64_t acked_bytes;    /* sent by this side, and the other end has them */
     uint32_t data_packets;   /* that came and carried something, repeated ones too */
     uint32_t out_of_order;   /* that came before one that was lost */
     uint32_t resent;         /* by this side */
@@ -39,6 +42,7 @@ typedef struct dp_silence {
     uint64_t beat_ns;    /* when the last beat came; 0: none yet, the line may still be opening */
     uint64_t loss_ns;    /* when a packet was last seen to have been lost; 0: never */
     dp_silence_counters_t last;
+    uint64_t survived_ns[DP_SILENCE_LOSSES]; /* when a beat followed a loss, the latest first */
 } dp_silence_t;
 
 /* Reads them of a connected socket. 0: the kernel does not tell. */
@@ -49,5 +53,9 @@ void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns);
 /* Notes the counters of now; returns when the other end last gave a sign of life, 0: never. */
 uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
                          uint64_t now_ns);
+
+/* 1: packets were lost DP_SILENCE_LOSSES times within DP_SILENCE_BAD_NS, and a beat came after each
+ * of them. A link that is cut for good has lost packets once, and no beat follows. */
+int dp_silence_is_bad(const dp_silence_t *silence, uint64_t now_ns);
 
 #endif

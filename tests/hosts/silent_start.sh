@@ -3,7 +3,8 @@
 #
 #   silent_start.sh HOSTS_SH DPRUN VICTIM HARM [PHASE...]
 #
-# HARM: cut (its cable), freeze (its processes; its kernel answers). PHASE, all of them by default:
+# HARM: cut (its cable), deaf (nothing reaches it, but its own packets still come), freeze (its processes; its
+# kernel answers). PHASE, all of them by default:
 #
 #   unreached  it is silent before ssh connects            linked     its agent waits for that of another node
 #   login      ssh has logged in, no agent has come        started    ranks run, none has come to the rendezvous
@@ -11,10 +12,16 @@
 #   wireup     all have the others' addresses, no line between nodes has carried a beat
 #   beat       as before, but the other nodes' coordinators run and wait for the first beat
 #   running    steps are made
+# HARM bad: no silence, so the job goes on. PHASE is one of
+#
+#   loss   30 % of its packets, in each direction      rate   1 Mb/s
+#   delay  200 ms, in each direction                   nap    its processes stand still for 1.5 s
 #
 # Prints for each phase how long after the harm dprun named the machine, and ended.
 set -u
 phases_of_cut=(unreached login linked started exchange wireup beat running)
+phases_of_deaf=("${phases_of_cut[@]}")
+phases_of_bad=(loss delay rate nap)
 phases_of_freeze=(linked started exchange wireup beat running) # a slow login looks like a frozen machine
 if [ "${1:-}" != inside ]; then
     export HOSTS_KEEP="$(dirname "$(readlink -f "$2")"):$(dirname "$(readlink -f "$3")")${HOSTS_KEEP:+:$HOSTS_KEEP}"
@@ -68,6 +75,27 @@ reach_phase() { # starts a job and returns when it is there
     esac
 }
 
+goes_on() { # under harm that is none, while steps are made
+    phase=$1
+    rm -f out err part.*
+    : >err
+    phase=running reach_phase
+    phase=$1
+    case $phase in
+    loss) "$hosts" --loss b 30 ;;
+    delay) "$hosts" --rate b 0 200 ;;
+    rate) "$hosts" --rate b 1M ;;
+    nap) for _ in 1 2 3; do "$hosts" --freeze b; sleep 1.5; "$hosts" --thaw b; sleep 1; done ;;
+    esac
+    for ((i = 0; i < 200; i++)); do kill -0 $job 2>/dev/null || break; sleep 0.1; done
+    kill -0 $job 2>/dev/null || bad "it ended"
+    "$hosts" --heal b
+    kill -TERM $job; wait $job; code=$?
+    [ $code = 143 ] || bad "exit code $code instead of 143"
+    printf '%-7s %-10s goes on for 20 s\n' "$harm" "$phase"
+    for name in a b c; do until_holds eval '[ -z "$("$hosts" --processes '$name' | grep -Ev " ps |sshd:")" ]'; done
+}
+
 one_phase() {
     local code began ended named
     phase=$1
@@ -75,7 +103,10 @@ one_phase() {
     : >err
     reach_phase
     began=$(now_ms)
-    "$hosts" "--$harm" b
+    case $harm in
+    deaf) "$hosts" --oneway b in ;;
+    *) "$hosts" "--$harm" b ;;
+    esac
     [ "$phase" != unreached ] || begin true
     (sleep 60; kill -9 $job) 2>/dev/null & watch=$!
     disown $watch
@@ -94,11 +125,14 @@ one_phase() {
     esac
     # The kernel that found no way to b may remember that for a while.
     for name in a c; do until_holds "$hosts" --in $name timeout 1 bash -c 'exec 3<>/dev/tcp/b/22'; done
+    until_holds timeout 1 bash -c 'exec 3<>/dev/tcp/b/22'
     for name in a b c; do until_holds eval '[ -z "$("$hosts" --processes '$name' | grep -Ev " ps |sshd:|sleep 777")" ]'; done
     for name in a b c; do "$hosts" --in $name pkill -f 'sleep 777'; done
 }
 
 phases="phases_of_$harm[@]"
 [ $# -gt 0 ] || set -- "${!phases}"
-for phase in "$@"; do one_phase "$phase"; done
+for phase in "$@"; do
+    if [ "$harm" = bad ]; then goes_on "$phase"; else one_phase "$phase"; fi
+done
 exit $failed

@@ -159,16 +159,31 @@ lost_link)
     nothing_left a
     until_holds is_clean b # its own lease ended it, without anybody reaching it
     "$hosts" --heal b
-    # Nothing reaches b, which repeats what nobody acknowledges. Its neighbour gave it up, so those packets are no
-    # sign of life any more: they alone would be one for 6 s.
+    # Nothing reaches b, which repeats what nobody acknowledges. Those packets would be a sign of life for 7.5 s, but b
+    # says by ssh that it hears nothing.
     "$dprun" -H a:1,b:1 --keep-runs 0 "${member%/*}/victim" 1000000 "$PWD" >out 2>err & job=$!
     until_holds [ -e part.0 -a -e part.1 ] # they train
     "$hosts" --oneway b in; ends 137
     expect err "FAILED  node b (rank 1)"
-    grep -q 'lost node b: no sign of life for [234]\.' err || bad "b was kept for too long"
+    grep -q 'lost node b: nothing reaches it any more.* for [23]\.' err || bad "b was kept for too long"
     until_holds is_clean b
     "$hosts" --heal b
     nothing_left a
+    # The same without ssh: b resets its connection.
+    (umask 077; head -c 32 /dev/urandom >secret); rm -f part.*
+    for n in 1 0; do
+        "$hosts" --in $([ $n = 0 ] && echo a || echo b) env DP_SECRET_FILE="$PWD/secret" "$dprun" --node $n/2 --meet a:29500 \
+            --keep-runs 0 "${member%/*}/victim" 1000000 "$PWD" >out$n 2>err$n & pids[n]=$!
+    done
+    until_holds [ -e part.0 -a -e part.1 ]
+    "$hosts" --oneway b in
+    SECONDS=0
+    wait "${pids[0]}"; code=$?; [ $code = 137 ] || bad "node 0: exit code $code"
+    [ $SECONDS -lt 6 ] || bad "node 0 ended after $SECONDS s"
+    expect err0 "FAILED  node b (rank 1)"
+    wait "${pids[1]}" && bad "node 1: exit code 0"
+    until_holds is_clean b
+    "$hosts" --heal b
     # Nothing comes from b, which still hears that dprun has given it up, and does not wait for the end of its lease.
     start_sleepers
     "$hosts" --oneway b out; ends 137

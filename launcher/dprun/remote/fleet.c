@@ -15,7 +15,6 @@
 
 #include "runtime/base/local_socket.h"
 
-#define STOOD_STILL_NS UINT64_C(1500000000)
 #define RENDEZVOUS_NS UINT64_C(1000000000)
 #define LOOKS_PER_BEAT 5 /* silence is noticed within 100 ms */
 #define CREDIT_PIECE (DP_REMOTE_CREDIT / 4)
@@ -235,6 +234,9 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_MEMORY:
         serve_memory(node, fields);
         break;
+    case DP_REMOTE_DEAF:
+        dp_fleet_node_deaf(node);
+        break;
     case DP_REMOTE_CARD:
         dp_fleet_card(node, fields);
         break;
@@ -291,7 +293,8 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
     }
     node->link = NULL; /* it frees itself */
     if (node->stage >= DP_FLEET_RUNNING) {
-        snprintf(text, sizeof(text), "%s (its machine went down, or its agent was killed)", why);
+        snprintf(text, sizeof(text),
+                 "%s (its machine went down, its agent was killed, or nothing reaches it)", why);
     } else {
         snprintf(text, sizeof(text), "node %.100s: %s", node->name, why);
     }
@@ -312,23 +315,38 @@ void dp_fleet_ping(dp_fleet_node_t *node)
     dp_fleet_node_send(node, DP_REMOTE_PING, data, sizeof(data));
 }
 
+static void lose_silent(dp_fleet_node_t *node, uint64_t since_ns, const char *what, uint64_t now_ns)
+{
+    char text[400];
+
+    snprintf(text, sizeof(text), "%s%s%s%s for %.1f s",
+             node->stage < DP_FLEET_RUNNING ? "node " : "",
+             node->stage < DP_FLEET_RUNNING ? node->name : "",
+             node->stage < DP_FLEET_RUNNING ? ": " : "", what, (double)(now_ns - since_ns) / 1e9);
+    node->silent_ns = since_ns;
+    dp_link_give_up(node->link); /* it may still hear this machine */
+    dp_fleet_node_lose(node, 1, text);
+}
+
 static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
 {
     uint64_t heard_ns;
-    char text[400];
 
     if (node->link == NULL) return;
+    if (dp_fleet_is_deaf(node, now_ns)) {
+        lose_silent(
+            node, node->deaf_ns - DP_REMOTE_DEAF_NS,
+            "nothing reaches it any more, though its own packets come: it has heard nothing "
+            "from here",
+            now_ns);
+        return;
+    }
+    if (node->deaf_ns != 0) dp_fleet_ping(node); /* it may be wrong */
     heard_ns =
         node->is_suspected ? dp_link_frame_ns(node->link) : dp_link_heard_ns(node->link, now_ns);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);
     if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
-    snprintf(text, sizeof(text), "%s%s%sno sign of life for %.1f s",
-             node->stage < DP_FLEET_RUNNING ? "node " : "",
-             node->stage < DP_FLEET_RUNNING ? node->name : "",
-             node->stage < DP_FLEET_RUNNING ? ": " : "", (double)(now_ns - heard_ns) / 1e9);
-    node->silent_ns = heard_ns;
-    dp_link_give_up(node->link); /* it may still hear this machine */
-    dp_fleet_node_lose(node, 1, text);
+    lose_silent(node, heard_ns, "no sign of life", now_ns);
 }
 
 static void on_beat(evutil_socket_t fd, short what, void *context)
@@ -340,7 +358,7 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
     (void)fd;
     (void)what;
     /* This process was stopped, or had no core: what was sent meanwhile has not been read yet. */
-    if (now_ns - fleet->beat_ns > STOOD_STILL_NS) fleet->awake_ns = now_ns;
+    if (now_ns > fleet->beat_ns + DP_FLEET_STOOD_STILL_NS) fleet->awake_ns = now_ns;
     fleet->beat_ns = now_ns;
     fleet->beats++;
     for (int i = 0; i < fleet->count; i++) {

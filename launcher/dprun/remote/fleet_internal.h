@@ -1,7 +1,7 @@
 /*
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
- * life, loss), fleet_start.c (until all nodes run, and the end), fleet_door.c (the port at which
- * nodes connect), fleet_input.c (standard input),
+ * life, loss), fleet_deaf.c (nodes that nothing reaches), fleet_start.c (until all nodes run, and
+ * the end), fleet_door.c (the port at which nodes connect), fleet_input.c (standard input),
  * fleet_files.c (run directories and clocks), fleet_reach.c (--check: the network between nodes).
  */
 #ifndef DP_LAUNCHER_FLEET_INTERNAL_H
@@ -19,6 +19,7 @@
 
 #define DP_FLEET_CLOCK_POINTS 1024
 #define DP_FLEET_UNPROVEN_MAX 256
+#define DP_FLEET_STOOD_STILL_NS UINT64_C(1500000000) /* between two beats */
 #define DP_FLEET_LISTENERS (DP_REMOTE_ADDRESSES + 1) /* and loopback */
 
 /*
@@ -67,9 +68,11 @@ typedef struct dp_fleet_node {
     dp_tunnel_t *tunnel;
     int left;
     char why[400];
-    uint64_t silent_ns; /* since when nothing was heard, of a node lost for that; 0 */
-    int is_suspected;   /* a rank on another node gave one of its ranks up */
-    int has_files;      /* they have all come */
+    uint64_t silent_ns;        /* since when nothing was heard, of a node lost for that; 0 */
+    uint64_t deaf_ns;          /* when it said that nothing reaches it; 0 */
+    uint64_t deaf_acked_bytes; /* then, of this side */
+    int is_suspected;          /* a rank on another node gave one of its ranks up */
+    int has_files;             /* they have all come */
     /* --check */
     int has_card, has_row;
     dp_reach_card_t card;
@@ -146,6 +149,15 @@ void dp_fleet_check_gone(dp_fleet_t *fleet);
 int dp_fleet_beat_start(dp_fleet_t *fleet);
 /* A round of clocks and signs of life. */
 void dp_fleet_ping(dp_fleet_node_t *node);
+
+/* ---- fleet_deaf.c --------------------------------------------------------------------------- */
+
+/* It says that nothing reaches it. */
+void dp_fleet_node_deaf(dp_fleet_node_t *node);
+/* 1: it said so, and nothing has reached it since. Once per look. */
+int dp_fleet_is_deaf(dp_fleet_node_t *node, uint64_t now_ns);
+/* What the ssh of this node (NULL: srun) has written: a station may say it there. */
+void dp_fleet_hear_shell(dp_fleet_t *fleet, const dp_fleet_node_t *only, const char *words);
 
 /* ---- fleet_start.c -------------------------------------------------------------------------- */
 

@@ -92,6 +92,13 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
     dp_fleet_node_lose(node, 1, text);
 }
 
+static void on_shell_said(void *context, dp_shell_t *shell)
+{
+    dp_fleet_node_t *node = context;
+
+    dp_fleet_hear_shell(node->fleet, node, dp_shell_words(shell));
+}
+
 static void start_shell(dp_fleet_node_t *node)
 {
     dp_fleet_t *fleet = node->fleet;
@@ -101,6 +108,7 @@ static void start_shell(dp_fleet_node_t *node)
                               .signals = fleet->signals,
                               .dies_with_dprun = 1,
                               .ended = on_shell_ended,
+                              .said = on_shell_said,
                               .context = node};
     dp_error_t error = {DP_OK, "out of memory"};
     dp_status_t status = DP_ERR_NO_MEMORY;
@@ -167,12 +175,20 @@ static void on_srun_ended(void *context, dp_shell_t *shell)
     }
 }
 
+static void on_srun_said(void *context, dp_shell_t *shell)
+{
+    dp_fleet_hear_shell(context, NULL, dp_shell_words(shell));
+}
+
 static dp_status_t start_srun(dp_fleet_t *fleet, dp_error_t *error)
 {
     dp_shell_command_t *command = malloc(sizeof(*command));
     dp_remote_ticket_t ticket;
-    dp_shell_start_t start = {
-        .ticket = &ticket, .signals = fleet->signals, .ended = on_srun_ended, .context = fleet};
+    dp_shell_start_t start = {.ticket = &ticket,
+                              .signals = fleet->signals,
+                              .ended = on_srun_ended,
+                              .said = on_srun_said,
+                              .context = fleet};
     dp_status_t status;
 
     if (command == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "launcher/dprun/remote/seal.h"
@@ -324,7 +326,7 @@ void dp_link_send(dp_link_t *link, uint8_t type, const void *fields, size_t byte
 static void watch_peer(int fd, int silence_ms)
 {
     const int on = 1;
-    const int seconds = dp_max(silence_ms / 3000, 1);
+    const int seconds = 1; /* so a living machine is never without a packet for long */
     const int count = 2;
     const int limit_ms = DP_SILENCE_PATIENCE * silence_ms; /* behind that of the owner */
 
@@ -333,6 +335,9 @@ static void watch_peer(int fd, int silence_ms)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+    /* On a lossy link the pause between two repetitions would double each time, and soon be longer
+     * than the silence that is a death. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
@@ -409,6 +414,35 @@ uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns)
 uint64_t dp_link_frame_ns(const dp_link_t *link)
 {
     return link->silence.beat_ns;
+}
+
+uint64_t dp_link_packet_ns(const dp_link_t *link, uint64_t now_ns)
+{
+    dp_silence_counters_t counters;
+
+    if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters)) return now_ns;
+    return now_ns > counters.packet_age_ns ? now_ns - counters.packet_age_ns : 0;
+}
+
+uint64_t dp_link_acked_bytes(const dp_link_t *link)
+{
+    dp_silence_counters_t counters;
+
+    if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters)) return 0;
+    return counters.acked_bytes;
+}
+
+int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns)
+{
+    return dp_silence_is_bad(&link->silence, now_ns);
+}
+
+int dp_link_is_in_flight(const dp_link_t *link)
+{
+    int bytes = 0;
+
+    if (ioctl(bufferevent_getfd(link->socket), SIOCOUTQ, &bytes) != 0) bytes = 0;
+    return bytes > 0 || dp_link_queued(link) > 0;
 }
 
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room)

@@ -62,6 +62,16 @@ uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns);
 /* When its latest frame came, whatever packets came since. */
 uint64_t dp_link_frame_ns(const dp_link_t *link);
 
+/* When its latest packet came, of whatever kind. */
+uint64_t dp_link_packet_ns(const dp_link_t *link, uint64_t now_ns);
+/* Bytes of this side that the other end's kernel has; grows while packets go there and back. */
+uint64_t dp_link_acked_bytes(const dp_link_t *link);
+/* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */
+int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
+/* 1: bytes of this side were sent or queued, and the other end has not confirmed them. What is sent
+ * now may wait behind them until TCP has repeated them. */
+int dp_link_is_in_flight(const dp_link_t *link);
+
 /* The address of this end, as the other one reaches it: "10.0.0.1". */
 void dp_link_own_address(const dp_link_t *link, char *text, size_t room);
 

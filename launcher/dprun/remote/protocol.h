@@ -13,6 +13,8 @@
  *   TRY      all nodes' ports; ROW says what the station reached
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
+ *   DEAF     nothing comes from dprun any more. A link that loses packets in one direction looks to
+ *            dprun like one that loses some in both; only the other end knows (station_deaf.c)
  *   OUTPUT   of a rank; at most DP_REMOTE_CREDIT bytes of a stream are under way, CREDIT gives back
  *   TUNNEL_* a rank's connection to the rendezvous, byte for byte. Their handshake is between the
  *            rank and dprun; the station sees no more than a network would.
@@ -33,6 +35,7 @@
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
 #define DP_REMOTE_LEASE_NS UINT64_C(10000000000)  /* dprun silent: a station ends its ranks */
 #define DP_REMOTE_SILENCE_NS UINT64_C(2500000000) /* a station silent: its node is lost */
+#define DP_REMOTE_DEAF_NS UINT64_C(1800000000)    /* no packet of dprun: its station says so */
 #define DP_REMOTE_ADDRESSES 16
 #define DP_REMOTE_ADDRESS_MAX 256
 #define DP_REMOTE_ASK_SLURM 0xffffffffu /* number of a node that SLURM_NODEID tells */
@@ -66,11 +69,16 @@ enum dp_remote_frame {
                        */
     DP_REMOTE_CARD,   /* dp_reach_card_t */
     DP_REMOTE_ROW,    /* dp_reach_row_t */
+    DP_REMOTE_DEAF,   /* no packet has come from dprun for DP_REMOTE_DEAF_NS */
     /* both */
     DP_REMOTE_TUNNEL_OPEN = 64, /* u32 number; by the station */
     DP_REMOTE_TUNNEL_DATA,      /* u32 number, bytes */
     DP_REMOTE_TUNNEL_CLOSE      /* u32 number */
 };
+
+/* Begins a station's words on standard error where the frame DEAF cannot leave; its node follows.
+ */
+#define DP_REMOTE_DEAF_WORDS "no packet of dprun comes to node "
 
 /* Begins a station's words on standard error where no address of dprun answers. */
 #define DP_REMOTE_UNREACHED "cannot reach dprun at "

@@ -73,9 +73,12 @@ static void read_output(dp_shell_t *shell)
 
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
+    dp_shell_t *shell = context;
+
     (void)fd;
     (void)what;
-    read_output(context);
+    read_output(shell);
+    if (shell->start.said != NULL) shell->start.said(shell->start.context, shell);
 }
 
 static void on_exited(evutil_socket_t fd, short what, void *context)

@@ -22,6 +22,7 @@ typedef struct dp_shell_start {
     sigset_t signals;    /* mask of the process */
     int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once */
     void (*ended)(void *context, dp_shell_t *shell); /* it has ended; once */
+    void (*said)(void *context, dp_shell_t *shell);  /* there are more words; may be NULL */
     void *context;
 } dp_shell_start_t;
 

@@ -207,6 +207,36 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 
 /* ---- Signs of life -------------------------------------------------------------------------- */
 
+static void look_for_deafness(dp_station_t *station, uint64_t now_ns)
+{
+    const struct timeval ranks_notice = {1, 0};
+    uint64_t rest_ns;
+
+    if (dp_station_deaf_look(station, now_ns, &rest_ns) == DP_STATION_MUST_RESET) {
+        report_to_stderr("no packet of dprun comes any more: this node's ranks will end");
+        dp_link_give_up(station->link);
+        dp_link_close(station->link);
+        station->link = NULL;
+        station->has_reset = 1;
+        event_add(station->deaf_timer, &ranks_notice);       /* and tell those of other nodes */
+    } else if (rest_ns > 0 && rest_ns < DP_REMOTE_BEAT_NS) { /* before the next beat */
+        const struct timeval rest = {0, (suseconds_t)(rest_ns / 1000 + 1)};
+
+        event_add(station->deaf_timer, &rest);
+    }
+}
+
+static void on_deaf_timer(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    if (((dp_station_t *)context)->has_reset) {
+        dp_station_end(context, 1);
+    } else {
+        look_for_deafness(context, dp_now_ns());
+    }
+}
+
 static void on_beat(evutil_socket_t fd, short what, void *context)
 {
     dp_station_t *station = context;
@@ -214,6 +244,7 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
 
     (void)fd;
     (void)what;
+    look_for_deafness(station, now_ns);
     if (station->link == NULL || station->is_paused) return;
     if (now_ns < dp_link_heard_ns(station->link, now_ns) + DP_REMOTE_LEASE_NS) return;
     report_to_stderr("dprun is silent: ending this node's ranks");
@@ -275,7 +306,9 @@ static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
     station->on_signal =
         event_new(station->base, station->signals, EV_READ | EV_PERSIST, on_signal, station);
     station->beat = event_new(station->base, -1, EV_PERSIST, on_beat, station);
-    if (station->on_signal == NULL || station->beat == NULL ||
+    station->deaf_timer = event_new(station->base, -1, 0, on_deaf_timer, station);
+    station->deaf_look_ns = station->deaf_awake_ns = dp_now_ns();
+    if (station->on_signal == NULL || station->beat == NULL || station->deaf_timer == NULL ||
         event_add(station->on_signal, NULL) != 0 || event_add(station->beat, &beat) != 0) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
@@ -308,6 +341,7 @@ static void close_station(dp_station_t *station)
     dp_station_dial_done(station, NULL);
     dp_station_files_free(station);
     dp_station_reach_close(station);
+    if (station->deaf_timer != NULL) event_free(station->deaf_timer);
     if (station->on_lifeline != NULL) event_free(station->on_lifeline);
     if (station->on_signal != NULL) event_free(station->on_signal);
     if (station->beat != NULL) event_free(station->beat);

@@ -97,6 +97,38 @@ static void silence_before_the_first_beat_says_nothing(void **state)
     assert_int_equal(dp_silence_look(&silence, &counters, START), 0);
 }
 
+/* A packet is lost, and `follows` later a beat comes. */
+static void lose_one(uint64_t at_ns, uint64_t follows_ns)
+{
+    counters.resent++;
+    (void)dp_silence_look(&silence, &counters, at_ns);
+    if (follows_ns > 0) dp_silence_beat(&silence, at_ns + follows_ns);
+}
+
+static void silence_a_link_is_bad_that_survived_three_losses(void **state)
+{
+    const uint64_t last_ns = START + 6 * TIMEOUT + BEAT;
+
+    (void)state;
+    for (uint64_t i = 1; i <= 2; i++)
+        lose_one(START + i * 2 * TIMEOUT, BEAT);
+    assert_false(dp_silence_is_bad(&silence, last_ns));
+    dp_silence_beat(&silence, START + 5 * TIMEOUT); /* after no loss */
+    assert_false(dp_silence_is_bad(&silence, last_ns));
+    lose_one(START + 6 * TIMEOUT, BEAT);
+    assert_true(dp_silence_is_bad(&silence, last_ns));
+    assert_true(dp_silence_is_bad(&silence, START + 2 * TIMEOUT + DP_SILENCE_BAD_NS));
+    assert_false(dp_silence_is_bad(&silence, START + 2 * TIMEOUT + BEAT + DP_SILENCE_BAD_NS));
+}
+
+static void silence_a_link_is_not_bad_that_is_cut(void **state)
+{
+    (void)state;
+    for (uint64_t i = 1; i <= 20; i++)
+        lose_one(START + i * BEAT, 0);
+    assert_false(dp_silence_is_bad(&silence, START + 20 * BEAT));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +140,8 @@ int main(void)
         cmocka_unit_test_setup(silence_ends_with_a_beat, setup),
         cmocka_unit_test_setup(silence_forgets_a_loss_of_long_ago, setup),
         cmocka_unit_test_setup(silence_before_the_first_beat_says_nothing, setup),
+        cmocka_unit_test_setup(silence_a_link_is_bad_that_survived_three_losses, setup),
+        cmocka_unit_test_setup(silence_a_link_is_not_bad_that_is_cut, setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
