@@ -81,6 +81,21 @@ int dp_health_have_all_spoken(const dp_health_t *health)
     return 1;
 }
 
+/* Until when its last sign of life shows that its process lives. */
+static uint64_t lives_until(const dp_health_t *health, const dp_health_peer_t *peer)
+{
+    return peer->heard_ns + dp_min(DP_HEALTH_SUSPECT_NS, health->timeout_ns / 2);
+}
+
+/* When it has sent no message for too long, if its process lives then. A rank that is silent as
+ * well is lost for that, later: all its neighbours are to report one cause. */
+static uint64_t mute_deadline(const dp_health_t *health, const dp_health_peer_t *peer)
+{
+    const uint64_t due_ns = peer->message_ns + health->start_ns;
+
+    return due_ns < lives_until(health, peer) ? due_ns : UINT64_MAX;
+}
+
 /* Whether its silence is to be warned of, now or later. */
 static int may_become_suspect(const dp_health_peer_t *peer)
 {
@@ -150,7 +165,8 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
             out->silent_ns = silence_limit(health, peer);
             return 1;
         }
-        if (health->timeout_ns > 0 && now_ns >= peer->message_ns + health->start_ns) {
+        if (health->timeout_ns > 0 && now_ns >= mute_deadline(health, peer) &&
+            now_ns < lives_until(health, peer)) {
             peer->is_gone = 1;
             out->kind = DP_HEALTH_MUTE;
             out->silent_ns = health->start_ns;
@@ -188,7 +204,7 @@ uint64_t dp_health_deadline(const dp_health_t *health)
         }
         if (health->timeout_ns > 0) {
             deadline_ns = dp_min(deadline_ns, peer->heard_ns + silence_limit(health, peer));
-            deadline_ns = dp_min(deadline_ns, peer->message_ns + health->start_ns);
+            deadline_ns = dp_min(deadline_ns, mute_deadline(health, peer));
         }
     }
     return deadline_ns;

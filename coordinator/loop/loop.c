@@ -421,9 +421,9 @@ static int handle_health(dp_loop_t *loop, uint64_t now_ns)
             dp_log_warn(loop->options.log, "rank %d (%s): alive again", action.rank, node);
             break;
         case DP_HEALTH_LOST:
-            snprintf(text, sizeof(text), "no sign of life for %.1f s (stopped or unreachable)",
-                     seconds);
-            give_up_peer(loop, &action, text, now_ns);
+            /* Without the seconds: a neighbour that never spoke has a longer limit, so they differ
+             * between those that report it. They are in the report's age. */
+            give_up_peer(loop, &action, "no sign of life (stopped or unreachable)", now_ns);
             did = 1;
             break;
         case DP_HEALTH_MUTE:

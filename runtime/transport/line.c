@@ -222,15 +222,34 @@ static dp_status_t line_poll(dp_transport_t *base, dp_transport_event_t *out)
     return poll_lines(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
+static void give_up_peer(dp_line_t *self, dp_line_peer_t *peer)
+{
+    peer->is_reported = 1;
+    dp_line_end(peer, 1);
+    give_up_below(self, peer);
+}
+
+/* 1: it would be given up a moment later, too. */
+static int is_about_as_silent(const dp_line_t *self, const dp_line_peer_t *peer, uint64_t now_ns)
+{
+    return peer->state == DP_LINE_OPEN && self->timeout_ns > 0 &&
+           now_ns > peer->sign_ns + self->timeout_ns / 5 * 4;
+}
+
+/* Where nothing reaches this rank any more, all neighbours fall silent at once, and the first one
+ * that is given up ends the world here. The others may still hear this rank: without a reset they
+ * would take what TCP repeats for signs of life. */
 static void line_give_up(dp_transport_t *base, int rank)
 {
     dp_line_t *self = line_of(base);
     dp_line_peer_t *peer = dp_line_find(self, rank);
+    const uint64_t now_ns = dp_now_ns();
 
     if (peer == NULL) return;
-    peer->is_reported = 1;
-    dp_line_end(peer, 1);
-    give_up_below(self, peer);
+    give_up_peer(self, peer);
+    for (int i = 0; i < self->peer_count; i++) {
+        if (is_about_as_silent(self, &self->peers[i], now_ns)) give_up_peer(self, &self->peers[i]);
+    }
 }
 
 /* ---- Sleeping ------------------------------------------------------------------------------- */

@@ -93,7 +93,8 @@ typedef struct dp_line {
     uint8_t nonce[DP_LINE_NONCE_BYTES];
     uint64_t beat_ns, timeout_ns;
     uint64_t start_ns;           /* when connect() was called */
-    uint64_t start_limit_ns;     /* dp_now_ns() at which a line that is not open is lost */
+    uint64_t start_limit_ns;     /* dp_now_ns() at which a line that is not open is lost, but for
+                                  * ranks of which nothing has come: the owner judges these */
     struct sockaddr_storage own; /* where this rank's end of each line is */
     socklen_t own_bytes;
     int listener; /* -1: all that are to connect have */

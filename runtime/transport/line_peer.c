@@ -350,6 +350,18 @@ static void look_at_open_line(dp_line_t *self, dp_line_peer_t *peer, uint64_t no
     self->news = 1;
 }
 
+/* Nothing has come from it at all, and the network is not known to be the cause: that is silence,
+ * which the owner's heartbeats judge by their own clock and in one text for all neighbours. A line
+ * that does not open is a cause of its own where the rank's messages come, or where its machine
+ * does not take the connection. */
+static int is_just_silent(const dp_line_t *self, const dp_line_peer_t *peer)
+{
+    const int is_refused = peer->rank < self->rank &&
+                           (peer->state == DP_LINE_CONNECTING || peer->state == DP_LINE_WAITING);
+
+    return self->timeout_ns > 0 && peer->messages_come == 0 && !is_refused;
+}
+
 void dp_line_look(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
 {
     char text[160];
@@ -359,7 +371,7 @@ void dp_line_look(dp_line_t *self, dp_line_peer_t *peer, uint64_t now_ns)
         look_at_open_line(self, peer, now_ns);
         return;
     }
-    if (now_ns >= self->start_limit_ns) {
+    if (now_ns >= self->start_limit_ns && !is_just_silent(self, peer)) {
         const double seconds = (double)(self->start_limit_ns - self->start_ns) / 1e9;
         char where[80];
 

@@ -12,6 +12,7 @@
 #   wireup     all have the others' addresses, no line between nodes has carried a beat
 #   beat       as before, but the other nodes' coordinators run and wait for the first beat
 #   running    steps are made
+#   root       likewise, and it is the machine of rank 0
 # HARM bad: no silence, so the job goes on. PHASE is one of
 #
 #   loss   30 % of its packets, in each direction      rate   1 Mb/s
@@ -20,7 +21,7 @@
 # Prints for each phase how long after the harm dprun named the machine, and ended.
 set -u
 phases_of_cut=(unreached login linked started exchange wireup beat running)
-phases_of_deaf=("${phases_of_cut[@]}")
+phases_of_deaf=("${phases_of_cut[@]}" root)
 phases_of_bad=(loss delay rate nap)
 phases_of_freeze=(linked started exchange wireup beat running) # a slow login looks like a frozen machine
 if [ "${1:-}" != inside ]; then
@@ -71,7 +72,7 @@ reach_phase() { # starts a job and returns when it is there
     exchange) DP_INJECT=slow:0@rendezvous=60s train; until_holds has_paused 1; sleep 0.5 ;;
     wireup) DP_INJECT=slow:0@wireup=60s,slow:1@wireup=60s,slow:2@wireup=60s train; until_holds has_paused 3 ;;
     beat) DP_INJECT=slow:1@wireup=60s train; until_holds has_paused 1; sleep 0.5 ;;
-    running) train; until_holds [ -e part.0 -a -e part.1 -a -e part.2 ] ;;
+    running | root) train; until_holds [ -e part.0 -a -e part.1 -a -e part.2 ] ;;
     esac
 }
 
@@ -97,15 +98,16 @@ goes_on() { # under harm that is none, while steps are made
 }
 
 one_phase() {
-    local code began ended named
+    local code began ended named machine=b
     phase=$1
+    [ "$phase" != root ] || machine=a
     rm -f out err part.* logged_in.*
     : >err
     reach_phase
     began=$(now_ms)
     case $harm in
-    deaf) "$hosts" --oneway b in ;;
-    *) "$hosts" "--$harm" b ;;
+    deaf) "$hosts" --oneway $machine in ;;
+    *) "$hosts" "--$harm" $machine ;;
     esac
     [ "$phase" != unreached ] || begin true
     (sleep 60; kill -9 $job) 2>/dev/null & watch=$!
@@ -114,18 +116,18 @@ one_phase() {
     ended=$(now_ms)
     kill $watch
     sleep 0.05 # for the last line
-    named=$(grep -v 'waiting for' err | grep -wm1 -- 'node b' | cut -d' ' -f1)
+    named=$(grep -v 'waiting for' err | grep -wm1 -- "node $machine" | cut -d' ' -f1)
     [ $code != 0 ] || bad "exit code 0"
-    if [ -z "$named" ]; then bad "node b is not named"; named=0; fi
+    if [ -z "$named" ]; then bad "node $machine is not named"; named=0; fi
     printf '%-7s %-10s named after %5d ms, dprun ended after %5d ms\n' "$harm" "$phase" $((named - began)) $((ended - began))
     [ $((ended - began)) -le "$most_ms" ] || bad "more than $most_ms ms"
     case $harm in
-    freeze) "$hosts" --thaw b ;;
-    *) "$hosts" --heal b ;;
+    freeze) "$hosts" --thaw $machine ;;
+    *) "$hosts" --heal $machine ;;
     esac
     # The kernel that found no way to b may remember that for a while.
-    for name in a c; do until_holds "$hosts" --in $name timeout 1 bash -c 'exec 3<>/dev/tcp/b/22'; done
-    until_holds timeout 1 bash -c 'exec 3<>/dev/tcp/b/22'
+    for name in a b c; do until_holds "$hosts" --in $name timeout 1 bash -c 'exec 3<>/dev/tcp/'$machine'/22'; done
+    until_holds timeout 1 bash -c 'exec 3<>/dev/tcp/'$machine'/22'
     for name in a b c; do until_holds eval '[ -z "$("$hosts" --processes '$name' | grep -Ev " ps |sshd:|sleep 777")" ]'; done
     for name in a b c; do "$hosts" --in $name pkill -f 'sleep 777'; done
 }

@@ -316,7 +316,11 @@ static void write_doubt(const dp_report_t *report, const dp_verdict_t *verdict, 
     char elapsed[32];
 
     if (verdict->failed != verdict->cause) { /* the verdict rests on a report: show it */
-        fprintf(out, "  told by  rank %d: %s\n", verdict->failed, failed->failure.text);
+        char after[32] = "";
+
+        if (failed->failure.kind == DP_FAILURE_SILENT && failed->failure.age_ns > 0)
+            snprintf(after, sizeof(after), " after %.1f s", (double)failed->failure.age_ns / 1e9);
+        fprintf(out, "  told by  rank %d%s: %s\n", verdict->failed, after, failed->failure.text);
         return;
     }
     if (verdict->doubt >= 0) {

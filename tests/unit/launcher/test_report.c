@@ -376,6 +376,15 @@ static void report_names_a_rank_that_was_waited_for_in_vain(void **state)
     expect(text, "  cause    it was running, but did not do what the others waited for");
     expect(text, "  told by  rank 1: stalled 2.0 s: tensor wte");
     dp_fate_fini(&fate);
+    /* Silence: the report's age says for how long. */
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    reports(&fate, 1, DP_FAILURE_SILENT, 2, "rank 2 (h): no sign of life (stopped or unreachable)");
+    fate.ranks[1].failure.age_ns = 2500 * MS;
+    ended(&fate, 1, 2500, EXITED(3));
+    assert_int_equal(cause_of(&fate, -1), 2);
+    write_block(&report, text, sizeof(text));
+    expect(text, "  told by  rank 1 after 2.5 s: rank 2 (h): no sign of life (stopped");
+    dp_fate_fini(&fate);
     /* The same from the rendezvous. */
     assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
     reports(&fate, 0, DP_FAILURE_LATE, 3,

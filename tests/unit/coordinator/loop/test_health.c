@@ -192,6 +192,47 @@ static void rank_that_lives_and_sends_no_message_is_mute_in_the_end(void **state
     assert_int_equal(at(START + limit_ns + 50 * MS, &rank), -1);
 }
 
+/* Its neighbours that had messages of it report its silence; so does this one. */
+static void rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence(void **state)
+{
+    const uint64_t limit_ns = 30 * TIMEOUT;
+    const uint64_t last_ns = START + limit_ns - 2000 * MS;
+    uint64_t lost_ns = 0;
+    int rank = -1;
+
+    (void)state;
+    for (uint64_t now_ns = START; now_ns <= last_ns + TIMEOUT; now_ns += 50 * MS) {
+        int kind;
+
+        dp_health_heard(&health, 9, now_ns);
+        if (now_ns <= last_ns) dp_health_alive(&health, 4, now_ns);
+        kind = at(now_ns, &rank);
+        assert_int_not_equal(kind, DP_HEALTH_MUTE);
+        if (kind == DP_HEALTH_LOST) lost_ns = now_ns;
+        assert_true(dp_health_deadline(&health) > now_ns); /* nothing is left to do now */
+    }
+    assert_int_equal(rank, 4);
+    assert_int_equal(lost_ns, last_ns + TIMEOUT);
+}
+
+/* It was only away for a moment. */
+static void rank_that_sends_no_message_is_mute_once_it_is_heard_again(void **state)
+{
+    const uint64_t limit_ns = 30 * TIMEOUT;
+    int rank = -1;
+
+    (void)state;
+    for (uint64_t now_ns = START; now_ns <= START + limit_ns; now_ns += 50 * MS) {
+        dp_health_heard(&health, 9, now_ns);
+        if (now_ns < START + limit_ns - 2000 * MS) dp_health_alive(&health, 4, now_ns);
+        assert_int_not_equal(at(now_ns, &rank), DP_HEALTH_MUTE);
+    }
+    dp_health_heard(&health, 9, START + limit_ns + 50 * MS);
+    dp_health_alive(&health, 4, START + limit_ns + 50 * MS);
+    assert_int_equal(at(START + limit_ns + 50 * MS, &rank), DP_HEALTH_MUTE);
+    assert_int_equal(rank, 4);
+}
+
 static void rank_that_never_spoke_may_still_be_starting(void **state)
 {
     static const int ranks[] = {1};
@@ -291,6 +332,8 @@ int main(void)
         CASE(long_sleep_that_was_planned_is_no_absence),
         CASE(sign_of_life_without_a_message_counts_from_when_it_was_seen),
         CASE(rank_that_lives_and_sends_no_message_is_mute_in_the_end),
+        CASE(rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence),
+        CASE(rank_that_sends_no_message_is_mute_once_it_is_heard_again),
         CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),
         CASE(without_a_timeout_silence_is_no_death),

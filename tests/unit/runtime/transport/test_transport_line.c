@@ -132,7 +132,8 @@ typedef struct pair {
 static const dp_secret_t secret = {{1, 2, 3}};
 static const dp_secret_t old_secret = {{1, 2, 4}};
 
-static void pair_make(pair_t *pair, uint64_t start_ns, const dp_secret_t *of_rank_1)
+static void pair_make_with(pair_t *pair, uint64_t start_ns, uint64_t timeout_ns,
+                           const dp_secret_t *of_rank_1)
 {
     char lo[IF_NAMESIZE];
     dp_error_t error = {0};
@@ -147,7 +148,7 @@ static void pair_make(pair_t *pair, uint64_t start_ns, const dp_secret_t *of_ran
                                      .count = 1,
                                      .network_interface = lo,
                                      .beat_ns = 5 * MS,
-                                     .timeout_ns = 3000 * MS,
+                                     .timeout_ns = timeout_ns,
                                      .start_ns = start_ns,
                                      .log = &log};
 
@@ -166,6 +167,11 @@ static void pair_make(pair_t *pair, uint64_t start_ns, const dp_secret_t *of_ran
     }
     pair->box[0]->other = pair->box[1];
     pair->box[1]->other = pair->box[0];
+}
+
+static void pair_make(pair_t *pair, uint64_t start_ns, const dp_secret_t *of_rank_1)
+{
+    pair_make_with(pair, start_ns, 3000 * MS, of_rank_1);
 }
 
 static void pair_connect(pair_t *pair, int rank)
@@ -355,17 +361,43 @@ static void line_to_nobody_is_a_loss(void **state)
 
 static void line_that_does_not_open_is_a_loss_with_its_address(void **state)
 {
+    dp_transport_event_t event = {0};
     pair_t pair;
 
     (void)state;
-    pair_make(&pair, 50 * MS, &secret);
+    /* Nobody else watches: there is no limit to silence. */
+    pair_make_with(&pair, 50 * MS, 0, &secret);
     pair_connect(&pair, 0); /* and rank 1 never does */
     expect_loss(&pair, 0, "it did not connect to 127.0.0.1 port ");
     pair_destroy(&pair);
     /* It connects, the kernel accepts, and rank 0 never looks. */
-    pair_make(&pair, 50 * MS, &secret);
+    pair_make_with(&pair, 50 * MS, 0, &secret);
     pair_connect(&pair, 1);
     expect_loss(&pair, 1, "it did not answer at 127.0.0.1 port ");
+    pair_destroy(&pair);
+    /* The same where rank 0 is heard, though its line does not open. */
+    pair_make(&pair, 50 * MS, &secret);
+    pair_connect(&pair, 0);
+    pair_connect(&pair, 1);
+    send_text(&pair, 0, "here");
+    while (event.kind != DP_TRANSPORT_PEER_LOST)
+        (void)poll_once(&pair, 1, &event);
+    assert_non_null(strstr(event.text, "it did not answer at 127.0.0.1 port "));
+    pair_destroy(&pair);
+}
+
+/* The heartbeats of the loop say so, by one clock and in one text for all. */
+static void line_that_does_not_open_to_a_silent_rank_is_no_loss_of_its_own(void **state)
+{
+    const uint64_t until_ns = dp_now_ns() + 300 * MS;
+    dp_transport_event_t event;
+    pair_t pair;
+
+    (void)state;
+    pair_make(&pair, 50 * MS, &secret);
+    pair_connect(&pair, 1); /* accepted by the kernel; rank 0 never looks */
+    while (dp_now_ns() < until_ns)
+        assert_int_equal(poll_once(&pair, 1, &event), DP_ERR_PENDING);
     pair_destroy(&pair);
 }
 
@@ -549,6 +581,7 @@ int main(void)
         cmocka_unit_test(line_farewell_is_no_loss),
         cmocka_unit_test(line_given_up_is_reset_and_silent),
         cmocka_unit_test(line_to_nobody_is_a_loss),
+        cmocka_unit_test(line_that_does_not_open_to_a_silent_rank_is_no_loss_of_its_own),
         cmocka_unit_test(line_that_does_not_open_is_a_loss_with_its_address),
         cmocka_unit_test(line_strangers_are_refused_by_name),
         cmocka_unit_test(line_of_a_rank_with_an_old_secret_is_refused),
