@@ -10,18 +10,20 @@ dp_test(test_arena_view SOURCES runtime/shm/test_arena_view.c LIBS dp_shm -Wl,--
 
 set(engine_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_reference.c
                    ${CMAKE_CURRENT_LIST_DIR}/engine_cases.c)
+dp_compiled_once(engine_support)
 set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_group_cases.c
                          ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
 set(engine_lane_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_lane_cases.c)
-set(engine_args) # every number of ranks up to 8, on up to 3 or 4 nodes
-if(DP_SANITIZE)
-  set(engine_args ARGS 3 4) # nodes and ranks at most: two ranks share a node, the others are alone
-endif()
+set(engine_args ARGS 3 4) # nodes and ranks at most: two ranks share a node, the others are alone
 dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_lanes SOURCES runtime/engine/test_engine_lanes.c ${engine_lane_support}
         LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
+foreach(name test_engine test_engine_groups test_engine_lanes) # every number of ranks up to 8, on up to 3 or 4 nodes
+  add_test(NAME ${name}_many COMMAND ${name})
+  set_tests_properties(${name}_many PROPERTIES TIMEOUT 900 LABELS "unit;ranks;repeat")
+endforeach()
 dp_test(test_engine_brief SOURCES runtime/engine/test_engine_brief.c engine_world.c LIBS dp_engine LABELS unit ranks tsan)
 dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks)
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
