@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
-# of ctest. Ends with ctest's closing line. Under twenty minutes on two cores.
+# of ctest. Ends with ctest's closing line. About fifteen minutes on two cores, with an empty compiler cache.
 #
 #   ./test.sh                what every change passes
 #   ./test.sh --quick        the dev build and its tests, without those marked long; some four minutes
@@ -20,8 +20,10 @@
 #                       order alone, and whole jobs of whose code smaller tests run all
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
-#   clang-tidy          follows a function four times as far
+#   clang-tidy          follows a function fifteen times as far
 #   Slurm               jobs of a real one
+# The builds with sanitizers and the analysis run beside the tests of the dev build, at the lowest
+# priority; each says what it took. Their processors' seconds count in the last stage.
 set -u -o pipefail
 cd "$(dirname "$0")" || exit 1
 . cmake/packages.sh
@@ -32,7 +34,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,26s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
@@ -47,7 +49,7 @@ if command -v ccache >/dev/null 2>&1; then
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 fi
 
-failed=()
+failed=() beside=
 fail() { echo "FAILED: $*"; failed+=("$*"); }
 
 # Stages, each with the time and the processors' seconds that it took.
@@ -85,6 +87,58 @@ build() { # preset targets...
         rm -f "build-$preset.log" && return 0
     tail -n 40 "build-$preset.log"
     return 1
+}
+
+# What needs a compiler only. It runs beside the tests, at the lowest priority: tests wait for each other and
+# for clocks, and leave the processors idle for a third of their time.
+format() {
+    sources | xargs clang-format --dry-run -Werror 2>build-format.log && { rm -f build-format.log; return 0; }
+    head -n 20 build-format.log
+    rm -f build-format.log
+    return 1
+}
+tidy() {
+    local result=0
+    # Each file once, as it is first compiled: not again per instruction set and double.
+    mkdir -p build-tidy
+    python3 -c 'import json, sys
+commands = {}
+for command in json.load(sys.stdin): commands.setdefault(command["file"], command)
+json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json >build-tidy/compile_commands.json
+    # The file's own arguments come last, so the night's take their place.
+    if [ $all = 1 ]; then sed "s/max-nodes=[0-9]*/max-nodes=75000/" .clang-tidy; else cat .clang-tidy; fi >build-tidy/config
+    git ls-files 'kernels/*.c' 'runtime/*.c' 'fusion/*.c' 'coordinator/*.c' 'launcher/*.c' 'examples/*.c' |
+        xargs -P "$jobs" -n 1 clang-tidy -p build-tidy --config-file=build-tidy/config --quiet >build-tidy.log 2>/dev/null ||
+        { grep -E 'warning:|error:' build-tidy.log | sort -u | head -n 30; result=1; }
+    rm -rf build-tidy.log build-tidy
+    return $result
+}
+beside() { # NAME=COMMAND...: one after the other, into build-beside/NAME.log and NAME.code
+    local what name
+    renice -n 19 -p $BASHPID >/dev/null
+    for what in "$@"; do # NAME alone is its own command
+        name=${what%%=*}
+        { TIMEFORMAT='   took %0lR beside the tests, %0U + %0S processor seconds'
+          time ${what#*=}; echo $? >"build-beside/$name.now"; } >"build-beside/$name.log" 2>&1
+        mv "build-beside/$name.now" "build-beside/$name.code"
+    done
+}
+start_beside() {
+    rm -rf build-beside
+    mkdir build-beside
+    set -m # a process group of its own, which goes where this script is interrupted
+    beside "$@" &
+    beside=$!
+    set +m
+    trap '[ -z "$beside" ] || kill -- -$beside 2>/dev/null' EXIT
+    trap 'exit 130' INT TERM
+}
+await() { # NAME: waits for it, prints what it said, returns its code
+    local code=1
+    while [ ! -f "build-beside/$1.code" ] && kill -0 "$beside" 2>/dev/null; do sleep 0.5; done
+    cat "build-beside/$1.log"
+    [ ! -f "build-beside/$1.code" ] || code=$(cat "build-beside/$1.code")
+    return "$code"
 }
 
 # What failed tests printed, 80 lines of each, and ctest's summary.
@@ -142,54 +196,10 @@ stage "build: dev (warnings are errors, assertions on)"
 build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
 
 if [ $quick = 0 ]; then
-    stage "style: clang-format"
-    sources | xargs clang-format --dry-run -Werror 2>build-format.log ||
-        { head -n 20 build-format.log; fail "clang-format"; }
-    rm -f build-format.log
-
-    stage "analysis: clang-tidy"
-    # Each file once, as it is first compiled: not again per instruction set and double.
-    mkdir -p build-tidy
-    python3 -c 'import json, sys
-commands = {}
-for command in json.load(sys.stdin): commands.setdefault(command["file"], command)
-json.dump(list(commands.values()), sys.stdout)' <build-dev/compile_commands.json >build-tidy/compile_commands.json
-    [ $all = 1 ] && nodes=75000 || nodes=20000
-    sed "s/max-nodes=[0-9]*/max-nodes=$nodes/" .clang-tidy >build-tidy/config # its own arguments come last
-    git ls-files 'kernels/*.c' 'runtime/*.c' 'fusion/*.c' 'coordinator/*.c' 'launcher/*.c' 'examples/*.c' |
-        xargs -P "$jobs" -n 1 clang-tidy -p build-tidy --config-file=build-tidy/config --quiet >build-tidy.log 2>/dev/null ||
-        { grep -E 'warning:|error:' build-tidy.log | sort -u | head -n 30; fail "clang-tidy"; }
-    rm -rf build-tidy.log build-tidy
-
-    # The dev build, with its assertions on, passes all of it; see the head for what is left out here.
-    selection=(-LE 'browser|slow|bench|style|repeat|unsanitized')
-    [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
-    stage "build: address + undefined sanitizers"
-    if build asan; then
-        stage "test: address + undefined sanitizers"
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-            sanitized asan "${selection[@]}" || fail "address+undefined"
-    else
-        fail "address+undefined build"
-    fi
-
-    # Whatever has threads: the label tsan. UCX is not instrumented, so tests that time its deaths
-    # are left out, and its hooks on memory calls crash a sanitized thread that ends.
-    stage "build: thread sanitizer"
-    if build tsan threaded; then
-        stage "test: thread sanitizer"
-        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -L tsan || fail "thread"
-    else
-        fail "thread build"
-    fi
-
-    if [ $all = 1 ]; then
-        stage "fuzz: libFuzzer, 30 seconds for each parser"
-        tests/fuzz/run.sh 30 || fail "fuzz"
-    fi
+    start_beside "asan=build asan" "tsan=build tsan threaded" format tidy
 fi
 
-stage "test: everything"
+stage "test: everything (its whole output is at the end)"
 if [ -n "$torch" ]; then
     wait "$torch"
     [ -x build-torch/bin/python ] ||
@@ -198,8 +208,49 @@ fi
 left_out=(-LE repeat)
 [ $quick = 0 ] || left_out=(-LE 'repeat|long')
 [ $all = 0 ] || left_out=()
-ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"}
-result=$?
+result=0
+ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"} 2>&1 |
+    tee build-dev/everything.log | progress || result=1
+[ $result = 0 ] || failures build-dev/everything.log
+
+if [ $quick = 0 ]; then
+    # The dev build, with its assertions on, passes all of it; see the head for what is left out here.
+    selection=(-LE 'browser|slow|bench|style|repeat|unsanitized')
+    [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
+    stage "address + undefined sanitizers"
+    if await asan; then
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
+            sanitized asan "${selection[@]}" || fail "address+undefined"
+    else
+        fail "address+undefined build"
+    fi
+
+    # Whatever has threads: the label tsan. UCX is not instrumented, so tests that time its deaths
+    # are left out, and its hooks on memory calls crash a sanitized thread that ends.
+    stage "thread sanitizer"
+    if await tsan; then
+        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -L tsan || fail "thread"
+    else
+        fail "thread build"
+    fi
+
+    stage "style: clang-format"
+    await format || fail "clang-format"
+    stage "analysis: clang-tidy"
+    await tidy || fail "clang-tidy"
+    wait "$beside"
+    beside=
+    rm -rf build-beside
+
+    if [ $all = 1 ]; then
+        stage "fuzz: libFuzzer, 30 seconds for each parser"
+        tests/fuzz/run.sh 30 || fail "fuzz"
+    fi
+fi
+
+stage "test: everything, as ctest told it"
+cat build-dev/everything.log
+rm -f build-dev/everything.log
 for what in ${failed[@]+"${failed[@]}"}; do
     echo "FAILED before ctest: $what"
     result=1
