@@ -27,14 +27,14 @@
 #include "tests/gpt2/strategy_threads.h"
 #include "tests/gpu/double/cuda_runtime.h"
 
-#define STEPS 20
+#define STEPS 12
 #define FEW 6 /* where a curve is not the point: simulated kernels are slow */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CURVE FEW
 #define SOME FEW
 #else
 #define CURVE STEPS
-#define SOME 10
+#define SOME 8
 #endif
 
 static gpt2_error_t error;
@@ -169,7 +169,7 @@ static gpt2_options_t make_options(const char *data, const char *more)
 
     (void)snprintf(copy, sizeof(copy),
                    "--data %s --layers 1 --width 16 --heads 1 --seq 8 --context 8 --batch 5 "
-                   "--vocab 128 --steps 20 --lr 1e-2 --warmup 2 --eval-batches 1 %s",
+                   "--vocab 128 --steps 12 --lr 1e-2 --warmup 2 --eval-batches 1 %s",
                    data, more);
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " ")) {
         argv[argc++] = word;
