@@ -12,12 +12,12 @@
 # of the explorer, the matrix of faults, killed saves, loss curves, all of sharding, the programs of
 # tests/bench, whole runs of the trainer on simulated GPUs.
 # Only --all runs what has found no error of its own so far, with the reason of each:
-#   label repeat        the same cases on other numbers of ranks and nodes, with more seeds, in
-#                       another order of threads; sharding with every stage and number of ranks, where
+#   label repeat        the same cases on other numbers of ranks and nodes (engines on more than
+#                       four ranks and three nodes, NCCL's on four), with more seeds, in another order of threads; sharding with every stage and number of ranks, where
 #                       the others try each claim once; the rehearsal of a visit to a GPU, whose steps
 #                       are tests of their own
-#   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes or
-#                       order alone, and whole jobs of whose code smaller tests run all
+#   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
+#                       launcher or order alone, and whole jobs of whose code smaller tests run all
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
 #   clang-tidy          follows a function fifteen times as far
@@ -215,8 +215,8 @@ ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${
 
 if [ $quick = 0 ]; then
     # The dev build, with its assertions on, passes all of it; see the head for what is left out here.
-    selection=(-LE 'browser|slow|bench|style|repeat|unsanitized')
-    [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style')
+    selection=(-LE 'browser|slow|bench|style|docs|repeat|unsanitized')
+    [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style|docs')
     stage "address + undefined sanitizers"
     if await asan; then
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \

@@ -167,8 +167,10 @@ write_version() {
 
 # ELF files below a folder, and the newest symbol version of libc that they ask for.
 elf_files() {
-    find "$1" -type f -print0 | xargs -0 sh -c 'for f; do
-        [ "$(head -c 4 "$f" | tail -c 3)" = ELF ] && echo "$f"; done' sh | grep -v '/relink/'
+    local file magic
+    while IFS= read -r -d '' file; do
+        IFS= LC_ALL=C read -r -n 4 magic <"$file" && [ "${magic:1}" = ELF ] && echo "$file"
+    done < <(find "$1" -type f -print0 2>/dev/null) 2>/dev/null | grep -v '/relink/'
 }
 
 newest_glibc() {

@@ -30,5 +30,5 @@ add_test(NAME gpu_libraries COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_libraries.s
 set_tests_properties(gpu_libraries PROPERTIES TIMEOUT 120 LABELS "gpu;package" SKIP_RETURN_CODE 77)
 if(TARGET dp_cuda AND TARGET dp_nccl AND TARGET gpt2_cuda)
   add_test(NAME gpu_pack_check COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_pack.sh ${PROJECT_BINARY_DIR})
-  set_tests_properties(gpu_pack_check PROPERTIES TIMEOUT 300 LABELS "gpu;package;long" COST 30 SKIP_RETURN_CODE 77)
+  set_tests_properties(gpu_pack_check PROPERTIES TIMEOUT 300 LABELS "gpu;package;long" COST 70 SKIP_RETURN_CODE 77)
 endif()

@@ -15,6 +15,9 @@ set(engine_group_support ${engine_support} ${CMAKE_CURRENT_LIST_DIR}/engine_grou
                          ${CMAKE_CURRENT_LIST_DIR}/engine_exchange_cases.c)
 set(engine_lane_support ${CMAKE_CURRENT_LIST_DIR}/engine_world.c ${CMAKE_CURRENT_LIST_DIR}/engine_lane_cases.c)
 set(engine_args ARGS 3 4) # nodes and ranks at most: two ranks share a node, the others are alone
+if(DP_SANITIZE)
+  set(engine_args ARGS 2 3)
+endif()
 dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
         LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
@@ -44,7 +47,7 @@ if(DP_SANITIZE MATCHES "thread")
 endif()
 dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} engine_lane_cases.c LIBS dp_engine
-        TIMEOUT 240 LABELS ranks process)
+        TIMEOUT 240 LABELS ranks process unsanitized)
 
 # How close it comes to the machine; by hand, see the file.
 dp_add_program(engine_bench ../bench/engine_bench.c ${engine_support})

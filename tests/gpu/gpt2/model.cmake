@@ -48,14 +48,14 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_ranks_double
-    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
+    PROPERTIES TIMEOUT 240 LABELS "ranks;process;cuda;long;unsanitized" COST 35 ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
   add_test(NAME gpt2_compress_double
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/compress.sh $<TARGET_FILE:dprun>
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_compress_double
-    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" COST 35 ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=2")
   add_test(NAME gpt2_shards_double
            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/shards.sh $<TARGET_FILE:dprun>
@@ -65,7 +65,7 @@ if(TARGET dp_plugin_double AND TARGET dprun)
                    $<TARGET_FILE:gpt2_double>)
   set_tests_properties(
     gpt2_shards_double gpt2_shards_double_whole
-    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" ENVIRONMENT
+    PROPERTIES TIMEOUT 600 LABELS "ranks;process;cuda;long;unsanitized" COST 45 ENVIRONMENT
                "LD_LIBRARY_PATH=${dp_double_directory};DP_TEST_GPUS=3")
   set_tests_properties(gpt2_shards_double_whole PROPERTIES LABELS "ranks;process;cuda;long;repeat")
   add_test(NAME gpt2_hybrid_double
