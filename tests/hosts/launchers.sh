@@ -145,21 +145,25 @@ two() { # ADDRESS [VARIABLES...]: a rank on each machine; b's starts last, so th
     start b "$@" DP_RANK=1 DP_SIZE=2 DP_LOCAL_RANK=0 DP_LOCAL_SIZE=1 DP_RENDEZVOUS="$address:29510" "$member"
     met 2 1
 }
+second_network() { # MACHINE NUMBER: 10.98.0.NUMBER on eth1
+    ip link add "w-$1" type veth peer name eth1 netns "$1"
+    "$here/hosts.sh" --in "$1" ip addr add "10.98.0.$2/24" dev eth1
+    "$here/hosts.sh" --in "$1" ip link set eth1 up
+    ip link set "w-$1" master sw1 up
+}
 listen() {
     local name
-    for name in a b; do # a second network, and a bridge of containers
+    for name in a b; do # a bridge of containers
         "$here/hosts.sh" --in $name ip link add docker0 type bridge
         "$here/hosts.sh" --in $name ip addr add 172.17.0.1/16 dev docker0
         "$here/hosts.sh" --in $name ip link set docker0 up
-        ip link add w-$name type veth peer name eth1 netns $name
-        "$here/hosts.sh" --in $name ip addr add 10.98.0.$([ $name = a ] && echo 1 || echo 2)/24 dev eth1
-        "$here/hosts.sh" --in $name ip link set eth1 up
-        ip link set w-$name up
     done
-    ip link add sw1 type bridge; ip link set sw1 up; ip link set w-a master sw1; ip link set w-b master sw1
+    ip link add sw1 type bridge; ip link set sw1 up
+    second_network a 1 # which leads to no other machine yet; else it would be tried
     watched torchrun; listened 10.99.0.1 or fd99::1
     pids=(); rm -f out.* err.*
     watched mpirun; listened 10.99.0.1 or fd99::1
+    second_network b 2
     # The interface has the named address, and only its addresses are used for the network and the ranks' data.
     watched two a DP_NET_INTERFACE=eth0; listened 10.99.0.1 or fd99::1
     watched two 10.98.0.1 DP_NET_INTERFACE=eth1; listened 10.98.0.1
