@@ -13,8 +13,9 @@
 # tests/bench, whole runs of the trainer on simulated GPUs.
 # Only --all runs what has found no error of its own so far, with the reason of each:
 #   label repeat        the same cases on other numbers of ranks and nodes (engines on more than
-#                       four ranks and three nodes, NCCL's on four), with more seeds, in another order of threads; sharding with every stage and number of ranks, where
-#                       the others try each claim once; the rehearsal of a visit to a GPU, whose steps
+#                       four ranks and three nodes, NCCL's on four), with more seeds, in another
+#                       order of threads; sharding with every stage and number of ranks, where the
+#                       others try each claim once; the rehearsal of a visit to a GPU, whose steps
 #                       are tests of their own
 #   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
 #                       launcher or order alone, and whole jobs of whose code smaller tests run all
@@ -34,7 +35,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,29s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
