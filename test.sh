@@ -21,7 +21,7 @@
 #                       launcher or order alone, and whole jobs of whose code smaller tests run all
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
-#   clang-tidy          follows a function fifteen times as far
+#   clang-tidy          follows a function seven times as far
 #   Slurm               jobs of a real one
 # The builds with sanitizers and the analysis run beside the tests of the dev build, at the lowest
 # priority; each says what it took. Their processors' seconds count in the last stage.
