@@ -11,7 +11,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/base/local_socket.h"
 
@@ -44,7 +43,8 @@ static void send_to_all(dp_fleet_t *fleet, uint8_t type, const void *fields, siz
 
 /* ---- Ends ----------------------------------------------------------------------------------- */
 
-void dp_fleet_check_gone(dp_fleet_t *fleet)
+/* Tells the owner once when no node has ranks any more. */
+static void check_gone(dp_fleet_t *fleet)
 {
     int left = 0;
 
@@ -74,7 +74,7 @@ void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why)
     if (had_started) {
         fleet->events.lost(fleet->events.context, node->index,
                            node->silent_ns != 0 ? node->silent_ns : dp_now_ns(), node->why);
-        dp_fleet_check_gone(fleet);
+        check_gone(fleet);
         return;
     }
     if (why[0] != '\0') dp_fleet_say(fleet, "%s", why);
@@ -102,7 +102,7 @@ static void serve_message(dp_fleet_node_t *node, dp_reader_t *fields)
     if (node->stage != DP_FLEET_RUNNING) return;
     node->stage = DP_FLEET_GONE;
     node->left = message.status;
-    dp_fleet_check_gone(fleet);
+    check_gone(fleet);
 }
 
 static void serve_output(dp_fleet_node_t *node, dp_reader_t *fields)
@@ -286,7 +286,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 
     if (node == NULL) {
         forget_unproven(fleet, link);
-        if (++fleet->strangers <= 20 && strstr(why, "proof") != NULL) {
+        if (++fleet->strangers <= 20 && dp_link_is_refused(link)) {
             dp_fleet_say(fleet, "a connection to dprun's port was dropped: %s", why);
         }
         return;
@@ -427,18 +427,18 @@ void dp_fleet_pause(dp_fleet_t *fleet)
 
 void dp_fleet_credit(dp_fleet_t *fleet, int rank, int stream, size_t bytes)
 {
-    size_t *owed = &fleet->owed[rank * 2 + stream - 1];
+    size_t *unreturned = &fleet->unreturned[rank * 2 + stream - 1];
     dp_fleet_node_t *node;
     uint8_t data[9];
     dp_writer_t writer;
 
-    *owed += bytes;
-    if (*owed < CREDIT_PIECE) return;
+    *unreturned += bytes;
+    if (*unreturned < CREDIT_PIECE) return;
     dp_writer_init(&writer, data, sizeof(data));
     dp_write_u32(&writer, (uint32_t)rank);
     dp_write_u8(&writer, (uint8_t)stream);
-    dp_write_u32(&writer, (uint32_t)*owed);
-    *owed = 0;
+    dp_write_u32(&writer, (uint32_t)*unreturned);
+    *unreturned = 0;
     node = node_of_rank(fleet, rank);
     if (node != NULL) dp_fleet_node_send(node, DP_REMOTE_CREDIT_BACK, data, sizeof(data));
 }

@@ -127,7 +127,7 @@ struct dp_fleet {
     uint64_t beat_ns; /* when it came last */
     /* Silence counts from here at the earliest: this process stood still before. */
     uint64_t awake_ns;
-    size_t *owed; /* [size * 2] output bytes used up and not given back yet */
+    size_t *unreturned; /* [size * 2] output bytes used up and not given back yet */
     struct event *on_input;
     /* files */
     const char *run_dir;
@@ -143,8 +143,6 @@ void dp_fleet_node_send(dp_fleet_node_t *node, uint8_t type, const void *fields,
 void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why);
 /* Links of stations that have proven themselves. */
 extern const dp_link_events_t dp_fleet_link_events;
-/* Tells the owner once when no node has ranks any more. */
-void dp_fleet_check_gone(dp_fleet_t *fleet);
 /* Signs of life from now on. -1: no memory. */
 int dp_fleet_beat_start(dp_fleet_t *fleet);
 /* A round of clocks and signs of life. */

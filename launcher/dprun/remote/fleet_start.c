@@ -444,8 +444,8 @@ static dp_status_t make_nodes(dp_fleet_t *fleet, dp_error_t *error)
 {
     fleet->count = fleet->nodes->hosts.count;
     fleet->list = calloc((size_t)fleet->count, sizeof(*fleet->list));
-    fleet->owed = calloc((size_t)fleet->command->size * 2, sizeof(*fleet->owed));
-    if (fleet->list == NULL || fleet->owed == NULL) {
+    fleet->unreturned = calloc((size_t)fleet->command->size * 2, sizeof(*fleet->unreturned));
+    if (fleet->list == NULL || fleet->unreturned == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
     for (int i = 0; i < fleet->count; i++) {
@@ -568,7 +568,7 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
     if (fleet->abort_timer != NULL) event_free(fleet->abort_timer);
     if (fleet->beat != NULL) event_free(fleet->beat);
     free(fleet->list);
-    free(fleet->owed);
+    free(fleet->unreturned);
     explicit_bzero(&fleet->secret, sizeof(fleet->secret));
     explicit_bzero(&fleet->ticket, sizeof(fleet->ticket));
     free(fleet);

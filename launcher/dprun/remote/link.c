@@ -8,7 +8,6 @@
  */
 #include "launcher/dprun/remote/link.h"
 
-#include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <netinet/in.h>
@@ -47,8 +46,9 @@ struct dp_link {
     dp_seal_t *sealer;
     dp_seal_t *opener;
     dp_silence_t silence;
-    int busy;    /* depth of functions at work */
-    int is_dead; /* closed within a callback */
+    int is_refused; /* it proved nothing, or something wrong */
+    int busy;       /* depth of functions at work */
+    int is_dead;    /* closed within a callback */
 };
 
 static void free_link(dp_link_t *link)
@@ -101,6 +101,12 @@ static void fail_link(dp_link_t *link, const char *why)
     bufferevent_disable(link->socket, EV_READ | EV_WRITE);
 }
 
+static void refuse_link(dp_link_t *link, const char *why)
+{
+    link->is_refused = 1;
+    fail_link(link, why);
+}
+
 /* ---- Handshake ------------------------------------------------------------------------------ */
 
 static void start_sealing(dp_link_t *link)
@@ -124,7 +130,7 @@ static void take_proof(dp_link_t *link, const uint8_t *hello)
 
     if (dp_kv_client_hello_check(&link->secret, link->challenges, hello, &link->node, welcome,
                                  &error) != DP_OK) {
-        fail_link(link, "its proof is wrong: another job's agent?");
+        refuse_link(link, "its proof is wrong: another job's agent?");
         return;
     }
     memcpy(link->challenges + DP_CHALLENGE_BYTES, hello + 8, DP_CHALLENGE_BYTES);
@@ -154,7 +160,7 @@ static void take_welcome(dp_link_t *link, const uint8_t *welcome)
 {
     if (!dp_kv_welcome_check(&link->secret, link->challenges, link->challenges + DP_CHALLENGE_BYTES,
                              (int)link->node, welcome)) {
-        fail_link(link, "dprun's proof is wrong: another job's dprun at this address?");
+        refuse_link(link, "dprun's proof is wrong: another job's dprun at this address?");
         return;
     }
     start_sealing(link);
@@ -281,6 +287,7 @@ static void on_event(struct bufferevent *socket, short what, void *context)
     if (what & BEV_EVENT_CONNECTED) return;
     enter_link(link);
     if (what & BEV_EVENT_TIMEOUT) {
+        link->is_refused = 1;
         snprintf(text, sizeof(text), "no proof within %d s", HELLO_SECONDS);
     } else if (what & BEV_EVENT_ERROR) {
         snprintf(text, sizeof(text), "its connection broke: %s",
@@ -437,26 +444,15 @@ int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns)
     return dp_silence_is_bad(&link->silence, now_ns);
 }
 
+int dp_link_is_refused(const dp_link_t *link)
+{
+    return link->is_refused;
+}
+
 int dp_link_is_in_flight(const dp_link_t *link)
 {
     int bytes = 0;
 
     if (ioctl(bufferevent_getfd(link->socket), SIOCOUTQ, &bytes) != 0) bytes = 0;
     return bytes > 0 || dp_link_queued(link) > 0;
-}
-
-void dp_link_own_address(const dp_link_t *link, char *text, size_t room)
-{
-    struct sockaddr_storage name = {0};
-    socklen_t bytes = sizeof(name);
-
-    snprintf(text, room, "127.0.0.1");
-    if (getsockname(bufferevent_getfd(link->socket), (struct sockaddr *)&name, &bytes) != 0) return;
-    if (name.ss_family == AF_INET) {
-        (void)inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)&name)->sin_addr, text,
-                        (socklen_t)room);
-    } else if (name.ss_family == AF_INET6) {
-        (void)inet_ntop(AF_INET6, &((struct sockaddr_in6 *)(void *)&name)->sin6_addr, text,
-                        (socklen_t)room);
-    }
 }

@@ -28,7 +28,7 @@ typedef struct dp_link_events {
     int (*proven)(void *context, dp_link_t *link, uint32_t node);
     /* A frame. The link may be closed within. */
     void (*frame)(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields);
-    /* It is of no more use and is freed after this call. */
+    /* It is of no more use and is freed after this call. why: for people. */
     void (*closed)(void *context, dp_link_t *link, const char *why);
     void *context;
 } dp_link_events_t;
@@ -68,11 +68,10 @@ uint64_t dp_link_packet_ns(const dp_link_t *link, uint64_t now_ns);
 uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
+/* 1: the other end has not proven in time, or not at all, that it is of this job. */
+int dp_link_is_refused(const dp_link_t *link);
 /* 1: bytes of this side were sent or queued, and the other end has not confirmed them. What is sent
  * now may wait behind them until TCP has repeated them. */
 int dp_link_is_in_flight(const dp_link_t *link);
-
-/* The address of this end, as the other one reaches it: "10.0.0.1". */
-void dp_link_own_address(const dp_link_t *link, char *text, size_t room);
 
 #endif
