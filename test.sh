@@ -9,8 +9,9 @@
 #
 # --quick leaves out style, analysis, sanitizers, and the tests with the label long: valgrind over
 # whole jobs, worlds of two ranks and of eight, four hundred seeds of the simulator, the larger worlds
-# of the explorer, the matrix of faults, killed saves, loss curves, all of sharding, the programs of
-# tests/bench, whole runs of the trainer on simulated GPUs.
+# of the explorer, the matrix of faults, killed saves, loss curves, jobs that shard, compress or compute
+# in 16 bits, engines in processes and over NCCL's double, the programs of tests/bench, whole runs of
+# the trainer on simulated GPUs.
 # Only --all runs what has found no error of its own so far, with the reason of each:
 #   label repeat        the same cases on other numbers of ranks and nodes (engines on more than
 #                       four ranks and three nodes, NCCL's on four), with more seeds, in another
@@ -35,7 +36,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,29s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done

@@ -47,7 +47,7 @@ if(DP_SANITIZE MATCHES "thread")
 endif()
 dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} engine_lane_cases.c LIBS dp_engine
-        TIMEOUT 240 LABELS ranks process unsanitized)
+        TIMEOUT 240 LABELS ranks process long unsanitized)
 
 # How close it comes to the machine; by hand, see the file.
 dp_add_program(engine_bench ../bench/engine_bench.c ${engine_support})
