@@ -518,6 +518,7 @@ static int run_abort(rig_t *rig, int stage)
     opener_t opener = {rig, NULL, DP_OK};
     float *rows, *row_weight;
     pthread_t thread, opens;
+    dp_handle_t *so_far;
     char name[32];
     log_t log;
 
@@ -534,6 +535,9 @@ static int run_abort(rig_t *rig, int stage)
 
         if (is_last && stage >= 3) { /* the averages are under way until the abort is known */
             cudaStreamSynchronize(rig->stream);
+            /* A rank that is late would lose the step before as well. */
+            DP(rig, dp_barrier(dp_world(rig->dp), "all have come so far", &so_far));
+            DP(rig, dp_wait(so_far, -1.0, NULL));
             DP_LAUNCH(pass, 1, 1, 0, rig->stream, rig->gate);
         }
         if (aborts && stage == 0) dp_abort(rig->dp, "on purpose");
