@@ -158,8 +158,9 @@ def _await(started, commands, errors, timeout):
 
 
 def _text(file):
-    file.seek(0)
-    return file.read()
+    """What programs have written so far. Read without the file's offset: they share it, and one that still
+    writes would move it between a seek and a read."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 def run_all(commands, timeout, environments=None, cwd=None):

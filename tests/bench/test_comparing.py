@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 
 from comparing import latency, parts, peers, plot, steps, table  # noqa: E402
 from comparing.ways import PLACES, Figures, Lab, Way, place_shares  # noqa: E402
-from measuring import link  # noqa: E402
+from measuring import link, process  # noqa: E402
 from measuring.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
                                json_lines, run, run_all)
 
@@ -212,6 +212,13 @@ class ProcessTest(unittest.TestCase):
     def test_time_limit_ends_the_whole_group(self):
         with self.assertRaisesRegex(Failed, "no end after"):
             run(["sh", "-c", "sleep 600 & wait"], 0.2)
+
+    def test_a_text_is_read_without_the_offset_that_its_writers_share(self):
+        with tempfile.TemporaryFile("w+") as file:
+            os.write(file.fileno(), b"the first words\n")
+            os.lseek(file.fileno(), 3, os.SEEK_SET)
+            self.assertEqual(process._text(file), "the first words\n")
+            self.assertEqual(os.lseek(file.fileno(), 0, os.SEEK_CUR), 3)
 
     def test_what_left_the_group_is_ended_too(self):
         adopt_orphans()
