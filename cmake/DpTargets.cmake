@@ -24,7 +24,7 @@ set(dp_vectorised -O3)
 if(DP_SANITIZE)
   set(dp_vectorised)
 elseif(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
-  set(dp_vectorised -O2 -ftree-vectorize -fvect-cost-model=dynamic)
+  set(dp_vectorised -O2 -ftree-vectorize -fvect-cost-model)
 endif()
 
 add_library(dp_warnings INTERFACE)
