@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
-# of ctest. Ends with ctest's closing line. About fifteen minutes on two cores, with an empty compiler cache.
+# of ctest. Ends with ctest's closing line. Some twenty minutes on two cores, with an empty compiler cache.
 #
 #   ./test.sh                what every change passes
-#   ./test.sh --quick        the dev build and its tests, without those marked long; some four minutes
+#   ./test.sh --quick        the dev build and its tests, without those marked long; some five minutes
 #   ./test.sh --all          for the night: also what the above leave out for its time
 #   ./test.sh --no-install   with what is there
 #
@@ -92,7 +92,7 @@ build() { # preset targets...
 }
 
 # What needs a compiler only. It runs beside the tests, at the lowest priority: tests wait for each other and
-# for clocks, and leave the processors idle for a third of their time.
+# for clocks, and leave the processors idle for a part of their time.
 format() {
     sources | xargs clang-format --dry-run -Werror 2>build-format.log && { rm -f build-format.log; return 0; }
     head -n 20 build-format.log
