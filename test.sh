@@ -17,7 +17,7 @@
 #                       four ranks and three nodes, NCCL's on four), with more seeds, in another
 #                       order of threads; sharding with every stage and number of ranks, where the
 #                       others try each claim once; the rehearsal of a visit to a GPU, whose steps
-#                       are tests of their own
+#                       are tests of their own; jobs on bad links, which faults_machines has too
 #   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
 #                       launcher or order alone, and whole jobs of whose code smaller tests run all
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
