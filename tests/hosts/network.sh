@@ -117,6 +117,10 @@ link_late) # packets pass, but b's kernel does not call its interface running ye
     on b ip link set eth0 mode dormant
     "$hosts" --cut b
     "$hosts" --heal b
+    for ((i = 0; i < 500; i++)); do # the kernel may take a second to look at the state
+        on b ip link show eth0 | grep -q 'state DORMANT' && break
+        sleep 0.02
+    done
     meets 10.99.0.1 &
     job=$!
     for ((i = 0; i < 3000; i++)); do
