@@ -70,7 +70,7 @@ uint64_t dp_link_acked_bytes(const dp_link_t *link);
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
 /* 1: the other end has not proven in time, or not at all, that it is of this job. */
 int dp_link_is_refused(const dp_link_t *link);
-/* 1: bytes of this side were sent or queued, and the other end has not confirmed them. What is sent
+/* 1: bytes of this side were sent or queued, and the other end has not confirmed them. Bytes sent
  * now may wait behind them until TCP has repeated them. */
 int dp_link_is_in_flight(const dp_link_t *link);
 

@@ -151,8 +151,8 @@ typedef struct dp_nccl_scratch {
     size_t count, room;
 } dp_nccl_scratch_t;
 
-/* What operations are issued with. Of the thread that issues them alone: the launch thread, and
- * before and after it the one that creates and destroys the engine. */
+/* State for issuing operations. Only the issuing thread uses it: the launch thread, and before and
+ * after that one the thread that creates and destroys the engine. */
 typedef struct dp_nccl_issuing {
     cudaStream_t side;     /* ids of groups, and rows of exchanges */
     dp_nccl_page_t *pages; /* the one with room first */
