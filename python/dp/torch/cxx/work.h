@@ -160,21 +160,24 @@ class DpWork : public c10d::Work
         return {outputs_[0].device()};
     }
 
-    /* All operations are over: tells the base class, which ends the profiler's event. */
+    /* All operations are over: tells the base class, once, which ends the profiler's event. Not by
+     * std::call_once(), which wakes waiters by a system call also where there are none. */
     void conclude()
     {
-        std::call_once(concluded_, [this] {
-            std::exception_ptr failure;
-            for (auto &operation : operations_) {
-                if (failure || operation->error().empty()) continue;
-                try {
-                    fail(operation->error());
-                } catch (...) {
-                    failure = std::current_exception();
-                }
+        if (is_concluded_.load(std::memory_order_acquire)) return;
+        std::lock_guard<std::mutex> lock(conclusion_mutex_);
+        if (is_concluded_.load(std::memory_order_relaxed)) return;
+        std::exception_ptr failure;
+        for (auto &operation : operations_) {
+            if (failure || operation->error().empty()) continue;
+            try {
+                fail(operation->error());
+            } catch (...) {
+                failure = std::current_exception();
             }
-            finish(failure);
-        });
+        }
+        finish(failure);
+        is_concluded_.store(true, std::memory_order_release);
     }
 
     std::shared_ptr<World> world_;
@@ -185,7 +188,8 @@ class DpWork : public c10d::Work
     const Milliseconds limit_;
     const uint64_t sequence_;
     const int source_;
-    std::once_flag concluded_;
+    std::mutex conclusion_mutex_;
+    std::atomic<bool> is_concluded_{false};
     std::mutex future_mutex_;
     c10::intrusive_ptr<c10::ivalue::Future> future_, outcome_; /* guarded by future_mutex_ */
 };
