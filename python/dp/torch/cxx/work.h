@@ -7,6 +7,7 @@
 #define DP_TORCH_WORK_H
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <ATen/record_function.h>
 #include <torch/version.h>
 
 #include "operation.h"
@@ -29,9 +30,11 @@ class DpWork : public c10d::Work
     DpWork(int rank, c10d::OpType type, const char *title, const Tensors &inputs,
            std::shared_ptr<World> world, std::shared_ptr<const Place> place, Operations operations,
            Tensors outputs, Milliseconds limit, uint64_t sequence, int source)
-        : Work(rank, type, title, inputs), world_(std::move(world)), place_(std::move(place)),
-          title_(title), operations_(std::move(operations)), outputs_(std::move(outputs)),
-          limit_(limit), sequence_(sequence), source_(source)
+        : Work(rank, type, is_profiled() ? title : nullptr,
+               is_profiled() ? std::optional<Tensors>(inputs) : std::nullopt),
+          world_(std::move(world)), place_(std::move(place)), title_(title),
+          operations_(std::move(operations)), outputs_(std::move(outputs)), limit_(limit),
+          sequence_(sequence), source_(source)
     {
     }
 
@@ -147,6 +150,12 @@ class DpWork : public c10d::Work
         } else {
             world_->wait_for(operations_, complete);
         }
+    }
+
+    /* Without a profiler the base class would make and drop a record of each operation. */
+    static bool is_profiled()
+    {
+        return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
     }
 
     static double slice(std::chrono::duration<double> left)
