@@ -72,7 +72,7 @@ static void fill_new_group(dp_handle_t *request, const dp_output_t *launch,
     dp_group_t *new_group = request->new_group;
 
     new_group->about.uid = launch->group;
-    new_group->about.slot = launch->slot;
+    new_group->about.group_index = launch->group_index;
     item->members = &new_group->about;
     item->group = &new_group->plane;
 }

@@ -163,7 +163,7 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
         if (output == NULL) return;
         output->sequence = launch->sequence;
         output->group = entry->view != NULL ? entry->view->uid : launch->born;
-        output->slot = launch->slot;
+        output->group_index = launch->group_index;
         output->entry_begin = launch->entry_begin;
         output->entry_count = n->out.launch_entry_count - launch->entry_begin;
         dp_schedule_defer(n, launch->behind);

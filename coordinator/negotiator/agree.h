@@ -26,8 +26,8 @@ typedef struct dp_ordered_launch {
     dp_entry_t *entry; /* the first */
     dp_collective_t collective;
     size_t entry_begin;
-    uint32_t born, slot; /* of a group_create */
-    uint64_t behind;     /* the schedule's buckets that come before it on every rank */
+    uint32_t born, group_index; /* of a group_create */
+    uint64_t behind;            /* the schedule's buckets that come before it on every rank */
 } dp_ordered_launch_t;
 
 /* agree.c */

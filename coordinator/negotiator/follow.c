@@ -84,10 +84,11 @@ static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_
         dp_fatal_protocol(n, from, "launch of %s without %" PRIu32 " ranks of %" PRIu32, what,
                           item->absent, dp_entry_ranks(entry));
     } else if (entry->view == NULL &&
-               (!(item->flags & DP_FLAG_BORN) || item->slot < 1 || item->slot > DP_GROUPS_MAX ||
-                item->born <= n->groups.last_uid || item->born == DP_GROUP_UNBORN)) {
+               (!(item->flags & DP_FLAG_BORN) || item->group_index < 1 ||
+                item->group_index > DP_GROUPS_MAX || item->born <= n->groups.last_uid ||
+                item->born == DP_GROUP_UNBORN)) {
         dp_fatal_protocol(n, from, "%s cannot be number %" PRIu32 " in place %" PRIu32, what,
-                          item->born, item->slot);
+                          item->born, item->group_index);
     }
     return !n->is_fatal && learn_signature(n, from, entry, item);
 }
@@ -111,7 +112,8 @@ static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launc
     return !n->is_fatal;
 }
 
-/* The entry's signature lists the members; the item brings the uid and slot that the root chose. */
+/* The entry's signature lists the members; the item brings the uid and index that the root chose.
+ */
 static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_item_t *item,
                        dp_ordered_launch_t *launch)
 {
@@ -119,8 +121,8 @@ static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_ite
     const char *name = signature->group_name;
 
     launch->born = item->born;
-    launch->slot = item->slot;
-    if (dp_group_view_make(n, item->born, item->slot, name[0] != '\0' ? name : entry->name,
+    launch->group_index = item->group_index;
+    if (dp_group_view_make(n, item->born, item->group_index, name[0] != '\0' ? name : entry->name,
                            signature->members, signature->member_count) == NULL)
         dp_fatal_memory(n);
 }

@@ -135,7 +135,7 @@ static dp_group_view_t *view_create(const dp_negotiator_t *n, uint32_t uid, cons
 }
 
 /* The last element is the newest: uids are counted up. */
-dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t slot,
+dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t group_index,
                                     const char *name, const int32_t *members, uint32_t count)
 {
     dp_group_view_t *view;
@@ -150,7 +150,7 @@ dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t s
     }
     view = view_create(n, uid, name, members, count);
     if (view == NULL) return NULL;
-    view->slot = slot;
+    view->group_index = group_index;
     n->groups.views[n->groups.count++] = view;
     n->groups.last_uid = uid;
     return view;

@@ -14,7 +14,7 @@ struct dp_entry;
 
 typedef struct dp_group_view {
     uint32_t uid;
-    uint32_t slot;                    /* the data plane's small number, 1 .. DP_GROUPS_MAX */
+    uint32_t group_index;             /* the data plane's small number, 1 .. DP_GROUPS_MAX */
     char name[DP_GROUP_NAME_MAX + 1]; /* for texts; empty: the world */
     const int32_t *members;           /* [member_count] ascending; NULL: every rank */
     uint32_t member_count;
@@ -52,7 +52,7 @@ dp_status_t dp_group_views_init(dp_negotiator_t *n, int arity);
 void dp_group_views_fini(dp_negotiator_t *n);
 dp_group_view_t *dp_group_view_find(const dp_negotiator_t *n, uint32_t uid); /* NULL: unknown */
 /* members: NULL: all. NULL: out of memory. */
-dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t slot,
+dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t group_index,
                                     const char *name, const int32_t *members, uint32_t count);
 int dp_group_view_index(const dp_group_view_t *view, int rank); /* in the group; -1: none */
 int dp_group_view_rank(const dp_group_view_t *view, int index); /* of the world; -1: none */

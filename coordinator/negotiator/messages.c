@@ -215,7 +215,7 @@ void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry)
     if (entry->flags & DP_FLAG_SIGNATURE) dp_signature_write(entry->signature, writer);
     if (!(entry->flags & DP_FLAG_BORN)) return;
     dp_write_u32(writer, entry->born);
-    dp_write_u32(writer, entry->slot);
+    dp_write_u32(writer, entry->group_index);
 }
 
 size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature)
@@ -568,7 +568,7 @@ dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item)
     if (item->flags & DP_FLAG_SIGNATURE) status = read_signature(reader, &item->signature);
     if (item->flags & DP_FLAG_BORN) {
         item->born = dp_read_u32(reader);
-        item->slot = dp_read_u32(reader);
+        item->group_index = dp_read_u32(reader);
     }
     if (status == DP_OK && reader->failed) status = DP_ERR_INVALID;
     if (status != DP_OK) dp_item_fini(item);

@@ -48,7 +48,7 @@
  *     WHO           u32 round, u32 patience in ms, ref [, list]
  *     WARN          u32 group [, list], text
  *     entry      := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
- *                   [, u32 new group, u32 slot]
+ *                   [, u32 new group, u32 index]
  *     bucket     := u32 n, n x (u32 id, u8 flags, f32 absmax)
  *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
  *     FATAL         u8 status, u32 culprit (all ones: unknown), text
@@ -104,7 +104,7 @@ typedef enum dp_item_kind {
 #define DP_FLAG_SIGNATURE 4u /* READY, LAUNCH: a full signature follows */
 #define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, or there is none: its key follows */
 #define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
-#define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and slot follow */
+#define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and index follow */
 #define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last schedule follows */
 #define DP_FLAG_PRIORITY 128u /* READY: it is not 0: it follows */
 
@@ -152,9 +152,9 @@ typedef struct dp_item {
     dp_schedule_end_reason_t reason;
     uint64_t position;
     uint32_t absent;
-    uint32_t born, slot; /* the uid and slot of a new group */
-    const int32_t *list; /* [list_count]; after a read: in list_room */
-    int32_t *list_room;  /* after a read: owned, dp_item_fini() */
+    uint32_t born, group_index; /* the uid and index of a new group */
+    const int32_t *list;        /* [list_count]; after a read: in list_room */
+    int32_t *list_room;         /* after a read: owned, dp_item_fini() */
     uint32_t list_count;
     dp_status_t status;
     const char *text; /* after a read it lies in text_room */

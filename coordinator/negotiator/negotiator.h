@@ -104,8 +104,8 @@ typedef struct dp_output {
                           that has ended has its number in that schedule, which may be lower */
     int is_scheduled;  /* LAUNCH: by the schedule, so other ranks may not be that far */
     uint32_t group;    /* LAUNCH: uid; of a group_create the new group's */
-    uint32_t slot;     /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
-    int last_rank;     /* JOINED: a rank of the group */
+    uint32_t group_index;             /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
+    int last_rank;                    /* JOINED: a rank of the group */
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
     void *request;                   /* FAIL */

@@ -168,37 +168,37 @@ void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 /* The lowest that is free; 0: none. */
-static uint32_t free_slot(const dp_negotiator_t *n)
+static uint32_t free_group_index(const dp_negotiator_t *n)
 {
-    for (uint32_t slot = 1; slot <= DP_GROUPS_MAX; slot++) {
-        if (!n->order.is_slot_taken[slot]) return slot;
+    for (uint32_t group_index = 1; group_index <= DP_GROUPS_MAX; group_index++) {
+        if (!n->order.is_index_taken[group_index]) return group_index;
     }
     return 0;
 }
 
-/* Gives a group to be made its uid and slot. 0: no slot is free, and the creation fails on all its
- * ranks. */
+/* Gives a group to be made its uid and index. 0: no index is free, and the creation fails on all
+ * its ranks. */
 static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch_t *launch)
 {
     const dp_signature_t *signature = entry->arrived.proposed;
     char what[DP_ENTRY_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     const char *name = signature->group_name;
 
-    launch->slot = free_slot(n);
+    launch->group_index = free_group_index(n);
     launch->born = n->groups.last_uid + 1;
-    if (launch->slot == 0 || launch->born == DP_GROUP_UNBORN) {
+    if (launch->group_index == 0 || launch->born == DP_GROUP_UNBORN) {
         snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
                  dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
         order_failure(n, entry, DP_ERR_FULL, text, signature->members, signature->member_count);
         return 0;
     }
-    if (dp_group_view_make(n, launch->born, launch->slot,
+    if (dp_group_view_make(n, launch->born, launch->group_index,
                            name != NULL && name[0] != '\0' ? name : entry->name, signature->members,
                            signature->member_count) == NULL) {
         dp_fatal_memory(n);
         return 0;
     }
-    n->order.is_slot_taken[launch->slot] = 1;
+    n->order.is_index_taken[launch->group_index] = 1;
     return 1;
 }
 
@@ -224,7 +224,7 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
     item->absent = entry->arrived.absent;
     item->signature = entry->arrived.proposed;
     item->born = launch->born;
-    item->slot = launch->slot;
+    item->group_index = launch->group_index;
     if (has_children) dp_item_write_entry(writer, item);
 }
 
@@ -292,7 +292,7 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     size_t bytes, end;
     uint32_t found = pick_companions(entries, begin, count, &bytes, &end);
     int has_children, is_catch_up, is_first = 1;
-    uint32_t slot = view != NULL ? view->slot : 0;
+    uint32_t group_index = view != NULL ? view->group_index : 0;
     dp_writer_t writer;
 
     entries[begin] = NULL;
@@ -324,7 +324,7 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
-    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->order.is_slot_taken[slot] = 0;
+    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->order.is_index_taken[group_index] = 0;
     dp_agree_launch_end(n, &launch);
 }
 

@@ -11,7 +11,7 @@ typedef struct dp_ordering {
     size_t fusion_bytes; /* enough is gathered to launch at once */
     uint64_t launching;  /* sequence of the last launch that this rank takes part in */
     uint64_t launched;   /* the data plane has finished up to here */
-    uint8_t is_slot_taken[DP_GROUPS_MAX + 1];
+    uint8_t is_index_taken[DP_GROUPS_MAX + 1];
     /* by priority, then in the order they became complete */
     dp_entry_array_t foreign;  /* complete, and this rank takes no part */
     dp_entry_array_t complete; /* complete and held back */

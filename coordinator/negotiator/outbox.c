@@ -511,7 +511,7 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
     out->reason = output->reason;
     out->culprit = output->culprit;
     out->group = output->group;
-    out->slot = output->slot;
+    out->group_index = output->group_index;
     out->last_rank = output->last_rank;
     if (output->entry_count > 0) out->entries = n->out.launch_entries + output->entry_begin;
     out->entry_count = output->entry_count;

@@ -28,7 +28,7 @@ typedef struct dp_own_output {
     int is_scheduled; /* LAUNCH */
     uint64_t behind;  /* LAUNCH that waits until this rank has caught up */
     uint64_t sequence;
-    uint32_t group, slot;
+    uint32_t group, group_index;
     int last_rank;
     size_t entry_begin, entry_count; /* into the launch entries */
     void *request;

@@ -18,8 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NAME_SLOTS 32768u /* a power of two; names of 8 bytes and more fill the heap first */
-#define NAME_SLOTS_MAX (NAME_SLOTS / 4 * 3)
+#define NAME_TABLE_SIZE 32768u /* a power of two; names of 8 bytes and more fill the heap first */
+#define NAME_COUNT_MAX (NAME_TABLE_SIZE / 4 * 3)
 #define CHUNKS_MIN 8u
 
 struct dp_trace {
@@ -32,7 +32,7 @@ struct dp_trace {
     pthread_key_t thread_key; /* the calling thread's lane */
     int has_key;
     uint32_t full_name;           /* stands for every text that found no room */
-    _Atomic uint32_t *name_slots; /* [NAME_SLOTS] ids by hash; 0: empty */
+    _Atomic uint32_t *name_table; /* [NAME_TABLE_SIZE] ids by hash; 0: empty */
     dp_trace_lane_t lanes[DP_TRACE_LANES];
     pthread_mutex_t lock;
     /* guarded by lock */
@@ -177,11 +177,11 @@ dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char 
     if (trace == NULL) goto no_memory;
     pthread_mutex_init(&trace->lock, NULL);
     trace->bytes = fixed + chunk_count * DP_TRACE_CHUNK_BYTES;
-    trace->name_slots = calloc(NAME_SLOTS, sizeof(*trace->name_slots));
+    trace->name_table = calloc(NAME_TABLE_SIZE, sizeof(*trace->name_table));
     trace->chunk_is_open = calloc(chunk_count, 1);
     trace->chunk_is_kept = calloc(chunk_count, 1);
     trace->chunk_is_lost = calloc(chunk_count, 1);
-    if (trace->name_slots == NULL || trace->chunk_is_open == NULL || trace->chunk_is_kept == NULL ||
+    if (trace->name_table == NULL || trace->chunk_is_open == NULL || trace->chunk_is_kept == NULL ||
         trace->chunk_is_lost == NULL) {
         goto no_memory;
     }
@@ -213,7 +213,7 @@ void dp_trace_destroy(dp_trace_t *trace, int keep)
     free(trace->chunk_is_kept);
     free(trace->chunk_is_lost);
     free(trace->chunk_is_open);
-    free(trace->name_slots);
+    free(trace->name_table);
     free(trace);
 }
 
@@ -385,39 +385,40 @@ static uint32_t hash_text(const char *text, size_t length)
     return hash;
 }
 
-/* The slot that holds the text, or the empty one where it belongs. Slots never change once set. */
-static uint32_t find_name(const dp_trace_t *trace, const char *text, size_t length, uint32_t *slot)
+/* The place in the table that holds the text, or the empty one where it belongs. A place never
+ * changes once it is set. */
+static uint32_t find_name(const dp_trace_t *trace, const char *text, size_t length, uint32_t *place)
 {
-    uint32_t at = hash_text(text, length) % NAME_SLOTS;
+    uint32_t at = hash_text(text, length) % NAME_TABLE_SIZE;
 
     for (;;) {
         /* pairs with the release store in dp_trace_name(): the heap entry is complete */
-        uint32_t id = atomic_load_explicit(&trace->name_slots[at], memory_order_acquire);
+        uint32_t id = atomic_load_explicit(&trace->name_table[at], memory_order_acquire);
         uint16_t size;
 
-        *slot = at;
+        *place = at;
         if (id == 0) return 0;
         memcpy(&size, trace->names + id, sizeof(size));
         if (size == length && memcmp(trace->names + id + sizeof(size), text, length) == 0)
             return id;
-        at = (at + 1) % NAME_SLOTS;
+        at = (at + 1) % NAME_TABLE_SIZE;
     }
 }
 
 uint32_t dp_trace_name(dp_trace_t *trace, const char *text)
 {
-    uint32_t id, slot, used;
+    uint32_t id, place, used;
     uint16_t length;
 
     /* Looked up without the lock first; under it once more, as another thread may have added it. */
     if (trace == NULL || text == NULL || text[0] == '\0') return 0;
     length = (uint16_t)strnlen(text, DP_TRACE_NAME_MAX);
-    id = find_name(trace, text, length, &slot);
+    id = find_name(trace, text, length, &place);
     if (id != 0) return id;
     pthread_mutex_lock(&trace->lock);
-    id = find_name(trace, text, length, &slot);
+    id = find_name(trace, text, length, &place);
     used = atomic_load_explicit(&trace->header->name_bytes, memory_order_relaxed);
-    if (id == 0 && trace->name_count < NAME_SLOTS_MAX &&
+    if (id == 0 && trace->name_count < NAME_COUNT_MAX &&
         used + sizeof(length) + length <= DP_TRACE_NAME_ROOM) {
         memcpy(trace->names + used, &length, sizeof(length));
         memcpy(trace->names + used + sizeof(length), text, length);
@@ -425,7 +426,7 @@ uint32_t dp_trace_name(dp_trace_t *trace, const char *text)
         trace->name_count++;
         used += (uint32_t)(sizeof(length) + length);
         atomic_store_explicit(&trace->header->name_bytes, used, memory_order_release);
-        atomic_store_explicit(&trace->name_slots[slot], id, memory_order_release);
+        atomic_store_explicit(&trace->name_table[place], id, memory_order_release);
     } else if (id == 0) {
         id = trace->full_name;
     }

@@ -180,7 +180,7 @@ static void make_group(dp_negotiator_t *negotiator)
     item.sequence = item.count = 1;
     entry.flags = DP_FLAG_NAME | DP_FLAG_BORN;
     entry.born = GROUP;
-    entry.slot = 1;
+    entry.group_index = 1;
     dp_writer_init(&writer, data, sizeof(data));
     write_frame(&writer, 0, &item, &entry);
     dp_negotiator_message(negotiator, 0, data, writer.bytes, 1);
@@ -368,7 +368,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.priority = -2;
     entry.flags = seed->entry_flags;
     entry.absmax = 1.0f;
-    entry.absent = entry.born = entry.slot = 1;
+    entry.absent = entry.born = entry.group_index = 1;
     set_signature(&item, seed->group == DP_GROUP_UNBORN ? &create : &sum);
     set_signature(&entry, &sum);
     other.parts = &other_part;

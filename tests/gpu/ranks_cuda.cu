@@ -136,7 +136,7 @@ static int open_rig(rig_t *rig, double clip_norm, double loss_scale)
         if (i % 2 == 0) {
             DP(rig, dp_alloc(rig->dp, bytes, &tensor->gradient)); /* reduced in place */
         } else {
-            CUDA(cudaMalloc(&tensor->gradient, bytes)); /* through a slot */
+            CUDA(cudaMalloc(&tensor->gradient, bytes)); /* through a fused buffer */
         }
     }
     DP(rig, dp_gradients_create(rig->dp, rig->tensors, TENSORS, &options, &rig->gradients));

@@ -85,7 +85,7 @@ static uint64_t digest_entry(const dp_negotiator_t *n, const dp_entry_t *entry)
 
 static uint64_t digest_view(const dp_group_view_t *view)
 {
-    uint64_t digest = mix(view->uid, view->slot);
+    uint64_t digest = mix(view->uid, view->group_index);
 
     digest =
         mix(digest, (uint64_t)view->is_closed | (uint64_t)view->has_join << 1 |
@@ -119,7 +119,7 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     for (size_t i = 0; i < n->order.foreign.count; i++)
         digest = mix(digest, n->order.foreign.entries[i]->hash);
     for (uint32_t i = 1; i <= 8; i++)
-        digest = mix(digest, n->order.is_slot_taken[i]);
+        digest = mix(digest, n->order.is_index_taken[i]);
     digest = mix(digest, entries);
     digest = mix(digest, n->epoch);
     for (size_t i = 0; i < n->own.queue.count; i++)

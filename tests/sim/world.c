@@ -144,7 +144,7 @@ static void init_rank(world_t *world, int rank)
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->flights));
     self->joins = allocate((size_t)group_count(world), sizeof(*self->joins));
     self->alive = allocate((size_t)group_count(world), sizeof(*self->alive));
-    self->slots = allocate((size_t)group_count(world), sizeof(*self->slots));
+    self->group_indices = allocate((size_t)group_count(world), sizeof(*self->group_indices));
     self->in_place =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->in_place));
     self->priorities = allocate((size_t)options->tensors * (size_t)options->occurrences,
@@ -223,7 +223,7 @@ void world_fini(world_t *world)
         free(world->ranks[i].joins);
         free(world->ranks[i].alive);
         free(world->ranks[i].uids);
-        free(world->ranks[i].slots);
+        free(world->ranks[i].group_indices);
         free(world->ranks[i].magnitudes);
         free(world->ranks[i].in_place);
         free(world->ranks[i].priorities);
@@ -519,16 +519,18 @@ static void check_merged(world_t *world, int rank, int tensor, int occurrence,
                         (double)magnitude, (double)entry->last_absmax);
 }
 
-/* No other group of this rank has the same number or place, and there are no more than groups. */
-static void check_slot(world_t *world, int rank, int group, uint32_t number, uint32_t slot)
+/* No other group of this rank has the same uid or index, and there are no more than groups. */
+static void check_group_index(world_t *world, int rank, int group, uint32_t number,
+                              uint32_t group_index)
 {
     const world_rank_t *self = &world->ranks[rank];
 
-    if (slot >= (uint32_t)world->options.group_count)
-        world_violation(world, "rank %d: group %d in place %u", rank, group, slot);
+    if (group_index >= (uint32_t)world->options.group_count)
+        world_violation(world, "rank %d: group %d with index %u", rank, group, group_index);
     for (int g = 1; g < world->options.group_count; g++) {
-        if (g != group && self->alive[g] && self->slots[g] == slot)
-            world_violation(world, "rank %d: groups %d and %d in place %u", rank, g, group, slot);
+        if (g != group && self->alive[g] && self->group_indices[g] == group_index)
+            world_violation(world, "rank %d: groups %d and %d with index %u", rank, g, group,
+                            group_index);
         if (g != group && self->alive[g] && self->uids[g] == number)
             world_violation(world, "rank %d: groups %d and %d are number %u", rank, g, group,
                             number);
@@ -542,12 +544,13 @@ static void note_group(world_t *world, int rank, int tensor, const dp_output_t *
     world_tensor_t kind = world_kind(world, tensor);
 
     if (kind.collective == DP_COLLECTIVE_GROUP_CREATE) {
-        if (out->slot < 1 || out->slot > DP_GROUPS_MAX || out->group <= self->uids[kind.group])
-            world_violation(world, "rank %d: group %d is number %u in slot %u", rank, kind.group,
-                            out->group, out->slot);
-        check_slot(world, rank, kind.group, out->group, out->slot);
+        if (out->group_index < 1 || out->group_index > DP_GROUPS_MAX ||
+            out->group <= self->uids[kind.group])
+            world_violation(world, "rank %d: group %d is number %u with index %u", rank, kind.group,
+                            out->group, out->group_index);
+        check_group_index(world, rank, kind.group, out->group, out->group_index);
         self->uids[kind.group] = out->group;
-        self->slots[kind.group] = out->slot;
+        self->group_indices[kind.group] = out->group_index;
         self->alive[kind.group] = 1;
     }
     if (kind.collective == DP_COLLECTIVE_GROUP_DESTROY) self->alive[kind.group] = 0;
@@ -605,10 +608,10 @@ static void check_place(world_t *world, int rank, world_outcome_t *outcome, cons
         outcome->absmax = entry->last_absmax;
         outcome->in_place = entry->in_place;
         outcome->group = out->group;
-        outcome->slot = out->slot;
+        outcome->group_index = out->group_index;
     }
     if (outcome->sequence != place || outcome->in_place != entry->in_place ||
-        outcome->group != out->group || outcome->slot != out->slot ||
+        outcome->group != out->group || outcome->group_index != out->group_index ||
         memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
         world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
                         (int)(outcome - world->outcomes) / world->options.occurrences);

@@ -93,7 +93,7 @@ typedef struct world_rank {
     uint8_t *skipped;               /* [tensors][occurrences] this rank had joined */
     world_request_t *joins;         /* [groups] */
     int *alive;                     /* [groups] made, as this rank knows */
-    uint32_t *uids, *slots;         /* [groups] since then */
+    uint32_t *uids, *group_indices; /* [groups] since then */
     int *pending_in;                /* [groups] requests not handed back */
     world_flight_t *flights;        /* [tensors][occurrences] */
     uint64_t held_from, held_until; /* launches that are not over before they are settled */
@@ -114,7 +114,7 @@ typedef struct world_outcome {
     float absmax;
     int in_place;
     uint32_t group; /* number it was launched in */
-    uint32_t slot;
+    uint32_t group_index;
 } world_outcome_t;
 
 typedef struct world_options {

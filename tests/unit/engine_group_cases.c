@@ -223,7 +223,7 @@ void case_dropped(engine_rank_t *rank, void *user)
 typedef struct member_list {
     int ranks[RANKS];
     int count; /* 0: no such group */
-    uint32_t slot;
+    uint32_t group_index;
     dp_engine_group_t *group; /* NULL where this rank is not in it, and of the world */
 } member_list_t;
 
@@ -235,13 +235,13 @@ static int is_member(const member_list_t *list, int rank)
     return 0;
 }
 
-static void make_group(engine_rank_t *rank, member_list_t *list, uint32_t slot, uint32_t uid,
+static void make_group(engine_rank_t *rank, member_list_t *list, uint32_t group_index, uint32_t uid,
                        uint64_t *seed)
 {
-    dp_engine_members_t members = {.uid = uid, .slot = slot, .name = "some"};
+    dp_engine_members_t members = {.uid = uid, .group_index = group_index, .name = "some"};
     dp_error_t error = {DP_OK, ""};
 
-    *list = (member_list_t){.slot = slot};
+    *list = (member_list_t){.group_index = group_index};
     for (int r = 0; r < rank->size; r++) {
         if (draw(seed, 3) != 0) list->ranks[list->count++] = r;
     }

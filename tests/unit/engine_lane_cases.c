@@ -223,7 +223,7 @@ void case_lanes_at_once(engine_rank_t *rank, void *user)
     /* The same number again: what the first group left behind must not disturb the second. */
     for (uint32_t uid = 1; rank->rank > 0 && uid <= 2; uid++) {
         const dp_engine_members_t about = {
-            .uid = uid, .slot = 5, .ranks = ranks, .count = members, .name = "some"};
+            .uid = uid, .group_index = 5, .ranks = ranks, .count = members, .name = "some"};
         dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
         dp_engine_group_t *group;
         dp_error_t error = {DP_OK, ""};

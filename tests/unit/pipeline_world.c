@@ -317,8 +317,11 @@ void world_group_make(world_t *world, world_group_t *group, uint32_t uid, unsign
     }
     for (int place = 0; place < group->size; place++)
         group->own[group->ranks[place]].size = group->size;
-    group->members = (dp_engine_members_t){
-        .uid = uid, .slot = uid, .ranks = group->ranks, .count = group->size, .name = "some"};
+    group->members = (dp_engine_members_t){.uid = uid,
+                                           .group_index = uid,
+                                           .ranks = group->ranks,
+                                           .count = group->size,
+                                           .name = "some"};
     launch_group(world, group, DP_COLLECTIVE_GROUP_CREATE);
     for (int place = 0; place < group->size; place++)
         assert_non_null(group->own[group->ranks[place]].engine);

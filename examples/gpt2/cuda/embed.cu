@@ -15,14 +15,15 @@ typedef struct piece {
     int32_t token;
     int32_t first;
     int32_t count;
-    int32_t slot; /* row of scratch; -1: the token's only piece, which goes to the table */
+    int32_t partial; /* row of scratch for its sum; -1: the token's only piece, which goes to the
+                        table */
 } piece_t;
 
 typedef struct plan_view {
     int32_t *counts; /* [4]: pieces, folds */
     int32_t *order;  /* [rows] rows of the batch, sorted by token */
     piece_t *pieces; /* [rows] at most */
-    piece_t *folds;  /* [rows / PIECE + 1] at most: first and count are slots */
+    piece_t *folds;  /* [rows / PIECE + 1] at most: first and count are of partial sums */
 } plan_view_t;
 
 BOTH_INLINE plan_view_t view_plan(void *plan, size_t rows)
@@ -36,8 +37,8 @@ BOTH_INLINE plan_view_t view_plan(void *plan, size_t rows)
     return view;
 }
 
-/* Slots that pieces of tokens with more than one can need: ceil(n / PIECE) < 2 n / PIECE. */
-static size_t slots_of(size_t rows)
+/* Partial sums that pieces of tokens with more than one can need: ceil(n / PIECE) < 2 n / PIECE. */
+static size_t partials_of(size_t rows)
 {
     return 2 * rows / PIECE + 1;
 }
@@ -144,8 +145,8 @@ static __global__ void pieces_kernel(float *dwte, int accumulate, const T *d_out
 
         sum_rows<aligned>(sum, d_out + at, (size_t)piece.count, width - at,
                           [=](size_t k) { return (size_t)order[k] * width; });
-        if (piece.slot >= 0) {
-            store<aligned>(scratch + (size_t)piece.slot * width + at, width - at, sum);
+        if (piece.partial >= 0) {
+            store<aligned>(scratch + (size_t)piece.partial * width + at, width - at, sum);
         } else {
             add_or_set<aligned>(dwte + (size_t)piece.token * width + at, width - at, sum,
                                 accumulate);
@@ -231,18 +232,18 @@ size_t gpt2_cuda_embed_plan_bytes(size_t rows)
 
 /* The pieces of one token's rows, which are order[first .. first + count). */
 static void cut_token(plan_view_t *view, int32_t token, int32_t first, int32_t count,
-                      int32_t *slots)
+                      int32_t *partials)
 {
     const int32_t pieces = (count + PIECE - 1) / PIECE;
 
     if (pieces > 1) {
-        view->folds[view->counts[1]++] = piece_t{token, *slots, pieces, -1};
+        view->folds[view->counts[1]++] = piece_t{token, *partials, pieces, -1};
     }
     for (int32_t i = 0; i < pieces; i++) {
         const int32_t left = count - i * PIECE;
 
         view->pieces[view->counts[0]++] = piece_t{
-            token, first + i * PIECE, left < PIECE ? left : PIECE, pieces > 1 ? (*slots)++ : -1};
+            token, first + i * PIECE, left < PIECE ? left : PIECE, pieces > 1 ? (*partials)++ : -1};
     }
 }
 
@@ -250,7 +251,7 @@ int gpt2_cuda_embed_plan_make(void *plan, const int32_t *tokens, size_t rows, in
                               int32_t *counts, gpt2_error_t *error)
 {
     plan_view_t view = view_plan(plan, rows);
-    int32_t before = 0, slots = 0;
+    int32_t before = 0, partials = 0;
 
     if (rows > INT32_MAX) return gpt2_fail(error, "a batch of %zu tokens is too large", rows);
     memset(view.counts, 0, 4 * sizeof(*view.counts));
@@ -265,7 +266,7 @@ int gpt2_cuda_embed_plan_make(void *plan, const int32_t *tokens, size_t rows, in
     for (int32_t token = 0; token < vocab; token++) {
         const int32_t count = counts[token];
 
-        if (count > 0) cut_token(&view, token, before, count, &slots);
+        if (count > 0) cut_token(&view, token, before, count, &partials);
         counts[token] = before;
         before += count;
     }
@@ -276,7 +277,7 @@ int gpt2_cuda_embed_plan_make(void *plan, const int32_t *tokens, size_t rows, in
 
 size_t gpt2_cuda_embed_scratch_bytes(size_t rows, size_t width)
 {
-    return slots_of(rows) * width * sizeof(float);
+    return partials_of(rows) * width * sizeof(float);
 }
 
 template <typename T>

@@ -83,7 +83,7 @@ static void cut_weights(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
                          ? state->weights
                          : cut_bytes(cutter, layout->arena_count * element);
     } else if (options->type != GPT2_CUDA_F32 && options->level < 2) {
-        state->slots =
+        state->copies =
             cut_bytes(cutter, (groups[GPT2_GROUP_WTE].count + groups[GPT2_GROUP_ROOT].count +
                                2 * groups[gpt2_layout_group(0)].count) *
                                   element);

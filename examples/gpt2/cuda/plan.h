@@ -62,7 +62,8 @@ typedef struct gpt2_cuda_state {
     float *v;         /* arena */
     float *gradients; /* arena; NULL: a strategy's */
     void *low;        /* arena of the type: the weights that passes read; fp32: = weights */
-    char *slots;    /* supplied at level 1: copies of the type: tokens, root, two blocks in turn */
+    char *copies; /* supplied at level 1: weights converted to the type: tokens, root, two blocks in
+                     turn */
     float *vectors; /* level 2: the 1-D tensors, rounded, group behind group */
     uint32_t
         *grains;     /* level 2: where they lie, [of root, then of a block], in GPT2_TENSOR_ALIGN */

@@ -28,11 +28,11 @@ static void cuda_destroy(gpt2_replica_t *base)
     gpt2_optimizer_destroy(self->optimizer);
     gpt2_model_destroy(self->model);
     gpt2_matmuls_destroy(self->matmuls);
-    for (int slot = 0; slot < GPT2_CUDA_SLOTS; slot++) {
-        if (self->upload[slot] != NULL) (void)cudaFreeHost(self->upload[slot]);
-        if (self->uploaded[slot] != NULL) (void)cudaEventDestroy(self->uploaded[slot]);
+    for (int turn = 0; turn < GPT2_CUDA_IN_FLIGHT; turn++) {
+        if (self->upload[turn] != NULL) (void)cudaFreeHost(self->upload[turn]);
+        if (self->uploaded[turn] != NULL) (void)cudaEventDestroy(self->uploaded[turn]);
         for (int i = 0; i < GPT2_MARKS; i++) {
-            if (self->marks[slot][i] != NULL) (void)cudaEventDestroy(self->marks[slot][i]);
+            if (self->marks[turn][i] != NULL) (void)cudaEventDestroy(self->marks[turn][i]);
         }
     }
     if (self->endings != NULL) (void)cudaFreeHost(self->endings);
@@ -50,7 +50,7 @@ static void cuda_destroy(gpt2_replica_t *base)
     free(self->pass.blocks);
     free(self->block_names);
     free(self->token_counts);
-    free(self->slots);
+    free(self->token_rows);
     free(self->looked_up);
     gpt2_layout_destroy(self->layout);
     free(self);
@@ -375,12 +375,12 @@ static int allocate_replica(gpt2_cuda_replica_t *self, const gpt2_replica_option
     self->block_names = calloc((size_t)layers, sizeof(*self->block_names));
     self->token_counts = calloc((size_t)self->layout->shape.vocab, sizeof(*self->token_counts));
     if (plan->rows_apart > 0) {
-        self->slots = calloc((size_t)self->layout->shape.vocab, sizeof(*self->slots));
+        self->token_rows = calloc((size_t)self->layout->shape.vocab, sizeof(*self->token_rows));
         self->looked_up = calloc(plan->rows, sizeof(*self->looked_up));
     }
     if (gpt2_cuda_places_create(self) != 0 || self->pass.blocks == NULL ||
         self->block_names == NULL || self->token_counts == NULL ||
-        (plan->rows_apart > 0 && (self->slots == NULL || self->looked_up == NULL))) {
+        (plan->rows_apart > 0 && (self->token_rows == NULL || self->looked_up == NULL))) {
         return gpt2_fail(error, "out of memory for the activations' plan");
     }
     for (int i = 0; i < layers; i++) {
@@ -400,20 +400,21 @@ static int allocate_replica(gpt2_cuda_replica_t *self, const gpt2_replica_option
     base->weights = self->state.weights;
     base->m = self->state.m;
     base->v = self->state.v;
-    code = (int)cudaMallocHost((void **)&self->endings, GPT2_CUDA_SLOTS * sizeof(*self->endings));
+    code =
+        (int)cudaMallocHost((void **)&self->endings, GPT2_CUDA_IN_FLIGHT * sizeof(*self->endings));
     if (code == 0 && plan->rows_apart > 0) {
-        code =
-            (int)cudaMallocHost((void **)&self->announced,
-                                GPT2_CUDA_SLOTS * plan->options.lookups * sizeof(*self->announced));
+        code = (int)cudaMallocHost((void **)&self->announced, GPT2_CUDA_IN_FLIGHT *
+                                                                  plan->options.lookups *
+                                                                  sizeof(*self->announced));
     }
-    for (int slot = 0; slot < GPT2_CUDA_SLOTS && code == 0; slot++) {
-        code = (int)cudaMallocHost((void **)&self->upload[slot], plan->upload_bytes);
+    for (int turn = 0; turn < GPT2_CUDA_IN_FLIGHT && code == 0; turn++) {
+        code = (int)cudaMallocHost((void **)&self->upload[turn], plan->upload_bytes);
         if (code == 0) {
-            code = (int)cudaEventCreateWithFlags(&self->uploaded[slot],
+            code = (int)cudaEventCreateWithFlags(&self->uploaded[turn],
                                                  cudaEventDisableTiming | cudaEventBlockingSync);
         }
         for (int i = 0; i < GPT2_MARKS && code == 0; i++) {
-            code = (int)cudaEventCreateWithFlags(&self->marks[slot][i], cudaEventBlockingSync);
+            code = (int)cudaEventCreateWithFlags(&self->marks[turn][i], cudaEventBlockingSync);
         }
     }
     if (code == 0) code = (int)cudaMemGetInfo(&self->free_bytes, &all);

@@ -14,7 +14,7 @@
 #include "examples/gpt2/cuda/plan.h"
 #include "examples/gpt2/model/replica.h"
 
-#define GPT2_CUDA_SLOTS 2 /* of what is in flight: one step or pass on the device, one queued */
+#define GPT2_CUDA_IN_FLIGHT 2 /* steps or passes: one on the device, one queued */
 
 /* Small numbers in device memory. */
 typedef struct gpt2_cuda_words {
@@ -93,20 +93,20 @@ typedef struct gpt2_cuda_replica {
     char notice[256];  /* about the products' cache; "": none */
 
     /* Pinned, in turn: a batch on its way up. */
-    char *upload[GPT2_CUDA_SLOTS];
-    cudaEvent_t uploaded[GPT2_CUDA_SLOTS];
+    char *upload[GPT2_CUDA_IN_FLIGHT];
+    cudaEvent_t uploaded[GPT2_CUDA_IN_FLIGHT];
     uint64_t uploads;
     int32_t *token_counts; /* [vocab] scratch of the embedding's plan */
 
     /* Where rows of lookups lie apart. */
-    int32_t *announced; /* [GPT2_CUDA_SLOTS][lookups], pinned: tokens, in turn as steps are */
-    int32_t *slots;     /* [vocab] 1 + the row of a token; 0: it was not announced */
-    int32_t *looked_up; /* [rows] scratch: the rows of a pass's tokens */
+    int32_t *announced;  /* [GPT2_CUDA_IN_FLIGHT][lookups], pinned: tokens, in turn as steps are */
+    int32_t *token_rows; /* [vocab] 1 + the row of a token; 0: it was not announced */
+    int32_t *looked_up;  /* [rows] scratch: the rows of a pass's tokens */
 
     /* In turn: a step. */
-    gpt2_cuda_ending_t *endings; /* [GPT2_CUDA_SLOTS], pinned */
-    cudaEvent_t marks[GPT2_CUDA_SLOTS][GPT2_MARKS];
-    gpt2_sync_t syncs[GPT2_CUDA_SLOTS];
+    gpt2_cuda_ending_t *endings; /* [GPT2_CUDA_IN_FLIGHT], pinned */
+    cudaEvent_t marks[GPT2_CUDA_IN_FLIGHT][GPT2_MARKS];
+    gpt2_sync_t syncs[GPT2_CUDA_IN_FLIGHT];
     uint64_t steps; /* ended by update() */
 
     /* What is borrowed. */

@@ -19,7 +19,7 @@ static void record_mark(gpt2_cuda_pass_t *pass, gpt2_cuda_mark_t which)
 
     gpt2_cuda_note(
         pass, "event",
-        (int)cudaEventRecord(self->marks[self->steps % GPT2_CUDA_SLOTS][which], self->stream));
+        (int)cudaEventRecord(self->marks[self->steps % GPT2_CUDA_IN_FLIGHT][which], self->stream));
 }
 
 /* A rank without sequences contributes zeros, in the same order as the others. */
@@ -144,19 +144,19 @@ int gpt2_cuda_announce(gpt2_replica_t *base, const int32_t *tokens, size_t count
     const size_t room = self->plan.options.lookups;
     const size_t vocab = (size_t)self->layout->shape.vocab;
     /* The step before the last one had this part; it is settled. */
-    int32_t *announced = self->announced + self->steps % GPT2_CUDA_SLOTS * room;
+    int32_t *announced = self->announced + self->steps % GPT2_CUDA_IN_FLIGHT * room;
 
     if (count == 0 || count > room) {
         return gpt2_fail(error, "%zu tokens announced for a step, it has 1 to %zu", count, room);
     }
-    memset(self->slots, 0, vocab * sizeof(*self->slots));
+    memset(self->token_rows, 0, vocab * sizeof(*self->token_rows));
     for (size_t i = 0; i < count; i++) {
-        if (tokens[i] < 0 || (size_t)tokens[i] >= vocab || self->slots[tokens[i]] != 0) {
+        if (tokens[i] < 0 || (size_t)tokens[i] >= vocab || self->token_rows[tokens[i]] != 0) {
             return gpt2_fail(error,
                              "token %d is announced twice, or the vocabulary of %zu lacks it",
                              (int)tokens[i], vocab);
         }
-        self->slots[tokens[i]] = (int32_t)i + 1;
+        self->token_rows[tokens[i]] = (int32_t)i + 1;
     }
     memcpy(announced, tokens, count * sizeof(*announced));
     base->row_count = count;
@@ -172,10 +172,10 @@ int gpt2_cuda_join(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_er
 }
 
 /* What the step found, on its way to the host. */
-static void send_ending(gpt2_cuda_pass_t *pass, const gpt2_sync_t *sync, size_t slot)
+static void send_ending(gpt2_cuda_pass_t *pass, const gpt2_sync_t *sync, size_t turn)
 {
     gpt2_cuda_replica_t *self = pass->self;
-    gpt2_cuda_ending_t *ending = &self->endings[slot];
+    gpt2_cuda_ending_t *ending = &self->endings[turn];
 
     gpt2_cuda_note(pass, "loss",
                    (int)cudaMemcpyAsync(&ending->loss, &self->words->loss, sizeof(ending->loss),
@@ -194,7 +194,7 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
     const int on_device = sync->device_skip != NULL;
-    const size_t slot = self->steps % GPT2_CUDA_SLOTS;
+    const size_t turn = self->steps % GPT2_CUDA_IN_FLIGHT;
     gpt2_cuda_pass_t pass = {.self = self};
 
     record_mark(&pass, GPT2_MARK_UPDATE);
@@ -202,9 +202,9 @@ int gpt2_cuda_update(gpt2_replica_t *base, double learning_rate, const gpt2_sync
         gpt2_cuda_note(&pass, "the optimizer",
                        gpt2_cuda_optimize(self, learning_rate, sync->clip, sync));
     }
-    send_ending(&pass, sync, slot);
+    send_ending(&pass, sync, turn);
     record_mark(&pass, GPT2_MARK_END);
-    self->syncs[slot] = *sync;
+    self->syncs[turn] = *sync;
     self->steps++;
     if (gpt2_cuda_check(pass.code, pass.what, error) != 0) return -1;
     return gpt2_cuda_check_supply(self, error);
@@ -222,10 +222,10 @@ static double between(const cudaEvent_t *marks, gpt2_cuda_mark_t from, gpt2_cuda
 int gpt2_cuda_settle(gpt2_replica_t *base, gpt2_outcome_t *outcome, gpt2_error_t *error)
 {
     gpt2_cuda_replica_t *self = (gpt2_cuda_replica_t *)base;
-    const size_t slot = (self->steps - 1) % GPT2_CUDA_SLOTS;
-    const cudaEvent_t *marks = self->marks[slot];
-    const gpt2_cuda_ending_t *ending = &self->endings[slot];
-    const gpt2_sync_t *sync = &self->syncs[slot];
+    const size_t turn = (self->steps - 1) % GPT2_CUDA_IN_FLIGHT;
+    const cudaEvent_t *marks = self->marks[turn];
+    const gpt2_cuda_ending_t *ending = &self->endings[turn];
+    const gpt2_sync_t *sync = &self->syncs[turn];
     double passes;
     double last;
 

@@ -141,7 +141,7 @@ static void *copy_place(const gpt2_cuda_replica_t *self, size_t group)
     if (group > GPT2_GROUP_WTE) at += groups[GPT2_GROUP_WTE].count;
     if (group > GPT2_GROUP_ROOT) at += groups[GPT2_GROUP_ROOT].count;
     if (group > GPT2_GROUP_ROOT) at += (group - gpt2_layout_group(0)) % BLOCK_PLACES * block;
-    return gpt2_cuda_at(self, self->state.slots, at);
+    return gpt2_cuda_at(self, self->state.copies, at);
 }
 
 /* Makes supplied weights ready for the kernels that read them. */

@@ -30,13 +30,13 @@ static int plan_embedding(gpt2_cuda_replica_t *self, void *plan, const int32_t *
 
         self->looked_up[i] = 0;
         if (i >= counted) continue;
-        if (token < 0 || token >= vocab || self->slots[token] == 0) {
+        if (token < 0 || token >= vocab || self->token_rows[token] == 0) {
             return gpt2_fail(error,
                              "token %zu of the batch is %d, which was not announced for this step; "
                              "the vocabulary has %d",
                              i, (int)token, vocab);
         }
-        self->looked_up[i] = self->slots[token] - 1;
+        self->looked_up[i] = self->token_rows[token] - 1;
     }
     return gpt2_cuda_embed_plan_make(plan, self->looked_up, rows, (int)self->base.row_count,
                                      self->token_counts, error);
@@ -47,8 +47,8 @@ int gpt2_cuda_send_batch(gpt2_cuda_replica_t *self, const gpt2_batch_t *batch,
 {
     const size_t rows = self->plan.rows;
     const size_t counted = (size_t)batch->count * (size_t)batch->length;
-    const size_t slot = self->uploads % GPT2_CUDA_SLOTS;
-    int32_t *inputs = (int32_t *)(void *)self->upload[slot];
+    const size_t turn = self->uploads % GPT2_CUDA_IN_FLIGHT;
+    int32_t *inputs = (int32_t *)(void *)self->upload[turn];
     int32_t *targets = inputs + rows;
     char *device = self->pass.batch;
 
@@ -58,7 +58,7 @@ int gpt2_cuda_send_batch(gpt2_cuda_replica_t *self, const gpt2_batch_t *batch,
                          batch->count, batch->length, self->base.room, self->length);
     }
     /* The device has this buffer until the pass before the last one has begun. */
-    if (gpt2_cuda_check((int)cudaEventSynchronize(self->uploaded[slot]), "upload of a batch",
+    if (gpt2_cuda_check((int)cudaEventSynchronize(self->uploaded[turn]), "upload of a batch",
                         error) != 0) {
         return -1;
     }
@@ -77,12 +77,12 @@ int gpt2_cuda_send_batch(gpt2_cuda_replica_t *self, const gpt2_batch_t *batch,
     pass->targets = pass->inputs + rows;
     pass->embed_plan = pass->targets + rows;
     /* Not one that is only noted: kernels that found other numbers there would read anywhere. */
-    if (gpt2_cuda_check((int)cudaMemcpyAsync(device, self->upload[slot], self->plan.upload_bytes,
+    if (gpt2_cuda_check((int)cudaMemcpyAsync(device, self->upload[turn], self->plan.upload_bytes,
                                              cudaMemcpyHostToDevice, self->stream),
                         "upload of a batch", error) != 0) {
         return -1;
     }
-    return gpt2_cuda_check((int)cudaEventRecord(self->uploaded[slot], self->stream),
+    return gpt2_cuda_check((int)cudaEventRecord(self->uploaded[turn], self->stream),
                            "upload of a batch", error);
 }
 

@@ -18,7 +18,7 @@
  * A record is made when first needed and stays until the engine ends, so a rank that lags behind
  * never reads memory that is gone. Groups reuse the numbers of groups that have ended, and so their
  * records. The counter of a new group starts at its uid << DP_CONTROL_STEP_BITS, above any value
- * that an earlier group with this number could reach: a rank that still waits in the earlier group
+ * that an earlier group with this index could reach: a rank that still waits in the earlier group
  * passes, and one that waits in the new group goes on waiting for a counter that is old.
  */
 #ifndef DP_ENGINE_CPU_CONTROL_H
@@ -33,7 +33,7 @@
 #define DP_CONTROL_STEP_BITS 38 /* for barriers in a group's life: 10000 a second for 300 days */
 #define DP_CONTROL_UID_MAX ((1u << (64 - DP_CONTROL_STEP_BITS)) - 1)
 
-/* Numbers of records: the world 0, groups their number (dp_engine_members_t.slot), then pairs of
+/* Numbers of records: the world 0, groups their index, then pairs of
  * ranks, by local rank. */
 #define DP_CONTROL_PAIRS (DP_GROUPS_MAX + 1)
 

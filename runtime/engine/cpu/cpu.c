@@ -288,7 +288,7 @@ static dp_status_t cpu_group_create(dp_engine_t *self, const dp_engine_members_t
     dp_cpu_group_t *made;
     dp_status_t status;
 
-    if (members->slot == 0 || members->uid == 0) {
+    if (members->group_index == 0 || members->uid == 0) {
         return dp_error_set(error, DP_ERR_INVALID, "engine: group '%s' has the world's number",
                             members->name);
     }

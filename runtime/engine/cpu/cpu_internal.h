@@ -98,7 +98,7 @@ struct dp_cpu_group {
     dp_cpu_group_t *gathers;       /* the same ranks in the gather lane, whose run_lock guards this;
                                       NULL: they have not used it yet */
     uint32_t uid;                  /* 0: the world, and pairs */
-    uint32_t slot;                 /* likewise */
+    uint32_t group_index;          /* likewise */
     int is_pair;                   /* two ranks that send to each other, whatever their group */
     char title[DP_CPU_TITLE_ROOM]; /* for texts: " of group 'x'"; "" for the world */
     const dp_topology_t *topology; /* borrowed, or own_topology */

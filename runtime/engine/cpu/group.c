@@ -168,7 +168,7 @@ static dp_status_t make_group(dp_cpu_lane_t *lane, const dp_engine_members_t *me
     group->engine = engine;
     group->lane = lane;
     group->uid = members->uid;
-    group->slot = members->slot;
+    group->group_index = members->group_index;
     status = check_members(engine, members, &group->rank, error);
     if (status == DP_OK) {
         status = init_group(group, members, record_numbers);
@@ -188,16 +188,16 @@ static dp_status_t make_group(dp_cpu_lane_t *lane, const dp_engine_members_t *me
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                               dp_cpu_group_t **out, dp_error_t *error)
 {
-    const record_numbers_t record_numbers = {(int)members->slot, (int)members->slot};
+    const record_numbers_t record_numbers = {(int)members->group_index, (int)members->group_index};
     dp_status_t status;
 
-    if (members->slot > DP_GROUPS_MAX || members->uid > DP_CONTROL_UID_MAX) {
+    if (members->group_index > DP_GROUPS_MAX || members->uid > DP_CONTROL_UID_MAX) {
         return dp_error_set(error, DP_ERR_INVALID,
-                            "engine: group '%s': slot %u or id %u is too large", members->name,
-                            members->slot, members->uid);
+                            "engine: group '%s': index %u or id %u is too large", members->name,
+                            members->group_index, members->uid);
     }
     status = make_group(&engine->lanes[DP_LANE_MAIN], members, record_numbers, out, error);
-    if (status == DP_OK && members->slot != 0) {
+    if (status == DP_OK && members->group_index != 0) {
         snprintf((*out)->title, sizeof((*out)->title), " of group '%.60s'", members->name);
     }
     return status;
@@ -219,9 +219,9 @@ static dp_status_t furnish_lane(dp_cpu_lane_t *lane, dp_error_t *error)
 /* Its records have the numbers of the main lane's, in a block of the lane's own. */
 dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp_error_t *error)
 {
-    const record_numbers_t record_numbers = {(int)group->slot, (int)group->slot};
+    const record_numbers_t record_numbers = {(int)group->group_index, (int)group->group_index};
     const dp_engine_members_t members = {.uid = group->uid,
-                                         .slot = group->slot,
+                                         .group_index = group->group_index,
                                          .ranks = group->ranks,
                                          .count = group->size,
                                          .name = "gather lane"};

@@ -498,7 +498,7 @@ dp_status_t dp_nccl_group_create(dp_engine_t *self, const dp_engine_members_t *m
     dp_nccl_group_t *made = NULL;
     dp_status_t status;
 
-    if (members->slot == 0 || members->uid == 0) {
+    if (members->group_index == 0 || members->uid == 0) {
         return dp_error_set(error, DP_ERR_INVALID, "nccl: group '%s' has the world's number",
                             members->name);
     }

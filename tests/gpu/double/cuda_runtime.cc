@@ -207,12 +207,12 @@ static CUstream_st *make_stream(int device, bool is_blocking)
 CUstream_st *stream_of(cudaStream_t handle)
 {
     const int kind = handle == cudaStreamPerThread ? 1 : 0;
-    CUstream_st **slot = &rt.defaults[device_now()][kind];
+    CUstream_st **stream = &rt.defaults[device_now()][kind];
 
     if (handle != NULL && handle != cudaStreamLegacy && handle != cudaStreamPerThread)
         return handle;
-    if (*slot == NULL) *slot = make_stream(device_now(), true);
-    return *slot;
+    if (*stream == NULL) *stream = make_stream(device_now(), true);
+    return *stream;
 }
 
 static bool is_known(cudaStream_t handle)

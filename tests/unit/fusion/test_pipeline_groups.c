@@ -419,7 +419,7 @@ static void abort_ends_every_kind(void **unused)
         for (int r = 0; r < 2; r++)
             unborn.own[r] = (dp_pipeline_group_t){.rank = r, .size = 2};
         unborn.members = (dp_engine_members_t){
-            .uid = 2, .slot = 2, .ranks = unborn.ranks, .count = 2, .name = "unborn"};
+            .uid = 2, .group_index = 2, .ranks = unborn.ranks, .count = 2, .name = "unborn"};
         if (kind < 8) {
             op.collective = exchanges[kind];
         } else if (kind == 8) {
@@ -486,7 +486,7 @@ static void every_failed_allocation_is_survived(void **unused)
         int failed = 0;
 
         group.members = (dp_engine_members_t){
-            .uid = 1, .slot = 1, .ranks = group.ranks, .count = 1, .name = "mine"};
+            .uid = 1, .group_index = 1, .ranks = group.ranks, .count = 1, .name = "mine"};
         world_init(&world, 1, 1, 100000, 2);
         world.on_done = arm;
         world.user = &n;

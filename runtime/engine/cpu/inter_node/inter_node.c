@@ -176,7 +176,7 @@ void dp_inter_node_destroy(dp_inter_node_t *inter_node)
 uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk)
 {
     const dp_link_tag_t tag = {.from_rank = group->ranks[from],
-                               .group = group->slot,
+                               .group = group->group_index,
                                .op = group->op_index,
                                .kind = kind + (group->is_pair ? DP_KIND_PAIR : 0u),
                                .chunk = chunk};

@@ -152,7 +152,7 @@ static void group_is_made_used_ended_and_made_again(void **state)
         submit(&world, 5, MAKE_ACROSS);
         world_settle(&world, 0);
         assert_int_equal(outcome(&world, MAKE_ACROSS, turn)->group, turn + 1);
-        assert_int_equal(outcome(&world, MAKE_ACROSS, turn)->slot, 1); /* free again */
+        assert_int_equal(outcome(&world, MAKE_ACROSS, turn)->group_index, 1); /* free again */
         submit_all(&world, IN_ACROSS);
         submit_all(&world, IN_ACROSS);
         submit_all(&world, END_ACROSS);
@@ -294,7 +294,7 @@ static void group_places_run_out(void **state)
             assert_string_equal(out.text, "group tp: 1023 groups are alive, there can be 1023");
         } else {
             assert_int_equal(out.kind, DP_OUTPUT_LAUNCH);
-            assert_int_equal(out.slot, i <= DP_GROUPS_MAX ? i : 17);
+            assert_int_equal(out.group_index, i <= DP_GROUPS_MAX ? i : 17);
             assert_int_equal(out.group, i <= DP_GROUPS_MAX ? i : DP_GROUPS_MAX + 1);
             assert_int_equal(out.entries[0].id, UINT32_MAX);
             assert_int_equal(out.entries[0].signature->member_count, 1);
@@ -305,7 +305,7 @@ static void group_places_run_out(void **state)
                          DP_OK);
         assert_true(dp_negotiator_output(negotiator, &out));
         assert_int_equal(out.group, 17);
-        assert_int_equal(out.slot, 0);
+        assert_int_equal(out.group_index, 0);
     }
     world_fini(&world);
 }

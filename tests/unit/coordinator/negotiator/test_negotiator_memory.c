@@ -74,7 +74,7 @@ static void take_one(chain_t *chain, int rank, const dp_output_t *out)
     if (out->kind == DP_OUTPUT_LAUNCH) {
         for (size_t i = 0; i < out->entry_count; i++)
             chain->handed_back[rank] += out->entries[i].request != NULL;
-        if (out->slot > 0) chain->group = out->group;
+        if (out->group_index > 0) chain->group = out->group;
     }
     if (out->kind == DP_OUTPUT_FINISHED) chain->finished++;
     if (out->kind == DP_OUTPUT_SEND) {

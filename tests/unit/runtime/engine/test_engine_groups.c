@@ -89,7 +89,7 @@ static void make_everybodys_group(engine_rank_t *rank, dp_engine_group_t **group
 {
     static const int all[] = {0, 1, 2};
     const dp_engine_members_t members = {
-        .uid = 1, .slot = 7, .ranks = all, .count = rank->size, .name = "everybody"};
+        .uid = 1, .group_index = 7, .ranks = all, .count = rank->size, .name = "everybody"};
     dp_error_t error = {DP_OK, ""};
 
     engine_check(rank,
@@ -243,12 +243,12 @@ static void make_wrong_groups(engine_rank_t *rank, void *user)
 {
     static const int without[] = {1}, unordered[] = {1, 0}, beyond[] = {0, 2}, right[] = {0, 1};
     const dp_engine_members_t wrong[] = {
-        {.uid = 1, .slot = 1, .ranks = without, .count = 1, .name = "without"},
-        {.uid = 1, .slot = 1, .ranks = unordered, .count = 2, .name = "unordered"},
-        {.uid = 1, .slot = 1, .ranks = beyond, .count = 2, .name = "beyond"},
-        {.uid = 1, .slot = DP_GROUPS_MAX + 1, .ranks = right, .count = 2, .name = "slot"},
-        {.uid = UINT32_MAX, .slot = 1, .ranks = right, .count = 2, .name = "uid"},
-        {.uid = 0, .slot = 0, .ranks = right, .count = 2, .name = "world"},
+        {.uid = 1, .group_index = 1, .ranks = without, .count = 1, .name = "without"},
+        {.uid = 1, .group_index = 1, .ranks = unordered, .count = 2, .name = "unordered"},
+        {.uid = 1, .group_index = 1, .ranks = beyond, .count = 2, .name = "beyond"},
+        {.uid = 1, .group_index = DP_GROUPS_MAX + 1, .ranks = right, .count = 2, .name = "index"},
+        {.uid = UINT32_MAX, .group_index = 1, .ranks = right, .count = 2, .name = "uid"},
+        {.uid = 0, .group_index = 0, .ranks = right, .count = 2, .name = "world"},
     };
     dp_engine_group_t *group;
 
@@ -277,7 +277,7 @@ static void run_out_of_memory(engine_rank_t *rank, void *user)
 {
     static const int all[] = {0, 1};
     const dp_engine_members_t members = {
-        .uid = 3, .slot = 9, .ranks = all, .count = rank->size, .name = "both"};
+        .uid = 3, .group_index = 9, .ranks = all, .count = rank->size, .name = "both"};
     dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
     dp_status_t status = DP_ERR_NO_MEMORY;
     long failures = 0;
@@ -317,7 +317,7 @@ static void disagree_in_group(engine_rank_t *rank, void *user)
 {
     static const int some[] = {1, 2};
     const dp_engine_members_t members = {
-        .uid = 1, .slot = 1, .ranks = some, .count = 2, .name = "upper"};
+        .uid = 1, .group_index = 1, .ranks = some, .count = 2, .name = "upper"};
     dp_error_t error = {DP_OK, ""};
     float *data = engine_memory(rank, 100000 * sizeof(*data));
     dp_engine_piece_t piece = {.in = data,

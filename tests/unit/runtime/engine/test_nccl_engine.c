@@ -198,7 +198,7 @@ static void nccl_types_it_lacks_are_reduced_among_many(void **state)
     assert_int_equal(nccl_world_run(&world, sum_shorts, &world), 0);
 }
 
-/* Pieces of a slot, one of them far away; each average is the divisor's. */
+/* Pieces of a fused buffer, one of them far away; each average is the divisor's. */
 static void sum_packed(engine_rank_t *rank, void *user)
 {
     enum { PIECES = 5 };
@@ -235,7 +235,7 @@ static void sum_packed(engine_rank_t *rank, void *user)
     rank->engine->ops->free(rank->engine, data);
 }
 
-static void nccl_neighbours_in_a_slot_are_one_call(void **state)
+static void nccl_neighbours_in_a_fused_buffer_are_one_call(void **state)
 {
     for (int is_packed = 0; is_packed < 2; is_packed++) {
         nccl_world_t world = NCCL_WORLD(2);
@@ -622,7 +622,7 @@ static void be_aborted(engine_rank_t *rank, void *user)
     const expectation_t expected = {DP_ERR_PEER_LOST, "rank 0 was lost, says the test", 0};
     const int ranks[] = {1, 2};
     const dp_engine_members_t members = {
-        .uid = 1, .slot = 1, .ranks = ranks, .count = 2, .name = "pair"};
+        .uid = 1, .group_index = 1, .ranks = ranks, .count = 2, .name = "pair"};
     const size_t count = 1;
     float number = 1.0f;
     float numbers[3];
@@ -681,7 +681,7 @@ static void hang_in_group(engine_rank_t *rank, void *user)
                                     0};
     const int ranks[] = {0, 1};
     const dp_engine_members_t members = {
-        .uid = 7, .slot = 3, .ranks = ranks, .count = 2, .name = "both"};
+        .uid = 7, .group_index = 3, .ranks = ranks, .count = 2, .name = "both"};
     dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
     dp_error_t error = {DP_OK, ""};
     dp_engine_piece_t piece;
@@ -717,7 +717,7 @@ static void hang_in_progress(engine_rank_t *rank, void *user)
     const expectation_t expected = {DP_ERR_PEER_LOST, "rank 0 was lost, says the test", 0};
     const int ranks[] = {0, 1};
     const dp_engine_members_t members = {
-        .uid = 7, .slot = 3, .ranks = ranks, .count = 2, .name = "both"};
+        .uid = 7, .group_index = 3, .ranks = ranks, .count = 2, .name = "both"};
     dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
     dp_error_t error = {DP_OK, ""};
     dp_engine_piece_t piece;
@@ -871,7 +871,7 @@ static void *hold_memory_lock(void *argument)
 static dp_engine_group_t *make_group(engine_rank_t *rank, uint32_t uid, const int *ranks, int count)
 {
     const dp_engine_members_t members = {
-        .uid = uid, .slot = uid, .ranks = ranks, .count = count, .name = "some"};
+        .uid = uid, .group_index = uid, .ranks = ranks, .count = count, .name = "some"};
     dp_engine_group_t *group = NULL;
     dp_error_t error = {DP_OK, ""};
 
@@ -1003,7 +1003,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(nccl_large_blocks_arrive, begin, end),
         cmocka_unit_test_setup_teardown(nccl_groups_come_and_go, begin, end),
         cmocka_unit_test_setup_teardown(nccl_types_it_lacks_are_reduced_among_many, begin, end),
-        cmocka_unit_test_setup_teardown(nccl_neighbours_in_a_slot_are_one_call, begin, end),
+        cmocka_unit_test_setup_teardown(nccl_neighbours_in_a_fused_buffer_are_one_call, begin, end),
         cmocka_unit_test_setup_teardown(nccl_a_nan_wins, begin, end),
         cmocka_unit_test_setup_teardown(nccl_operations_follow_one_another, begin, end),
         cmocka_unit_test_setup_teardown(nccl_memory_is_registered, begin, end),

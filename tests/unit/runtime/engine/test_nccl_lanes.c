@@ -155,7 +155,7 @@ static void gather_in_groups(engine_rank_t *rank, void *user)
     (void)user;
     for (uint32_t uid = 1; uid <= 3; uid++) {
         const dp_engine_members_t members = {
-            .uid = uid, .slot = uid, .ranks = all, .count = rank->size, .name = "some"};
+            .uid = uid, .group_index = uid, .ranks = all, .count = rank->size, .name = "some"};
         dp_engine_op_t gather, barrier = {.collective = DP_COLLECTIVE_BARRIER};
         dp_engine_piece_t piece;
         dp_engine_group_t *group;

@@ -89,7 +89,7 @@ static void records_come_back_as_written(void **state)
                                               .bytes = 1ull << 50,
                                               .aux = DP_TRACE_AUX_MAX,
                                               .name = name});
-    dp_trace_counter(lane, dp_trace_name(trace, "slots"), 2);
+    dp_trace_counter(lane, dp_trace_name(trace, "buffers"), 2);
     dp_trace_destroy(trace, 1);
     open_file(*state, 2, &file);
     assert_int_equal(file.rank, 2);
