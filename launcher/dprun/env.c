@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char **slot_of(const dp_env_t *env, const char *name)
+static char **entry_of(const dp_env_t *env, const char *name)
 {
     size_t bytes = strlen(name);
 
@@ -64,25 +64,25 @@ void dp_env_fini(dp_env_t *env)
 
 int dp_env_set(dp_env_t *env, const char *name, const char *value)
 {
-    char **slot = slot_of(env, name);
+    char **found = entry_of(env, name);
     char *entry = NULL;
 
     if (asprintf(&entry, "%s=%s", name, value) < 0) return -1;
-    if (slot == NULL) return append_entry(env, entry);
-    free(*slot);
-    *slot = entry;
+    if (found == NULL) return append_entry(env, entry);
+    free(*found);
+    *found = entry;
     return 0;
 }
 
 int dp_env_default(dp_env_t *env, const char *name, const char *value)
 {
-    if (slot_of(env, name) != NULL) return 0;
+    if (entry_of(env, name) != NULL) return 0;
     return dp_env_set(env, name, value) == 0 ? 1 : -1;
 }
 
 const char *dp_env_get(const dp_env_t *env, const char *name)
 {
-    char **slot = slot_of(env, name);
+    char **found = entry_of(env, name);
 
-    return slot == NULL ? NULL : *slot + strlen(name) + 1;
+    return found == NULL ? NULL : *found + strlen(name) + 1;
 }

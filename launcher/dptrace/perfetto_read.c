@@ -49,8 +49,8 @@ typedef struct parser {
     size_t sequence_count, sequence_room;
     track_t *tracks;
     size_t track_count, track_room;
-    uint32_t *track_slots; /* hash of uuid: index + 1 */
-    size_t slot_count;
+    uint32_t *track_table; /* hash of uuid: index + 1 */
+    size_t track_table_size;
     int is_bad;
     int is_short_of_memory;
 } parser_t;
@@ -91,7 +91,7 @@ static uint64_t name_key(const sequence_t *sequence, uint64_t iid)
 }
 
 /* Where a key is, or is to go. */
-static name_t *name_slot(name_t *names, size_t room, uint64_t key)
+static name_t *name_place(name_t *names, size_t room, uint64_t key)
 {
     uint64_t at = (key * 0x9e3779b97f4a7c15ull) >> 20;
 
@@ -109,7 +109,7 @@ static int grow_names(parser_t *parser)
     for (size_t i = 0; i < parser->name_room; i++) {
         const name_t *name = &parser->names[i];
 
-        if (name->key != 0) *name_slot(names, room, name->key) = *name;
+        if (name->key != 0) *name_place(names, room, name->key) = *name;
     }
     free(parser->names);
     parser->names = names;
@@ -117,46 +117,47 @@ static int grow_names(parser_t *parser)
     return 1;
 }
 
-/* The slot of a track, or the empty one where it belongs. The table is never full. */
-static uint32_t *track_slot(const parser_t *parser, uint64_t uuid)
+/* The place of a track in the table, or the empty one where it belongs. The table is never full. */
+static uint32_t *track_place(const parser_t *parser, uint64_t uuid)
 {
     uint64_t at = (uuid * 0x9e3779b97f4a7c15ull) >> 20;
 
     for (;; at++) {
-        uint32_t *slot = &parser->track_slots[at & (parser->slot_count - 1)];
+        uint32_t *place = &parser->track_table[at & (parser->track_table_size - 1)];
 
-        if (*slot == 0 || parser->tracks[*slot - 1].uuid == uuid) return slot;
+        if (*place == 0 || parser->tracks[*place - 1].uuid == uuid) return place;
     }
 }
 
-static int grow_track_slots(parser_t *parser)
+static int grow_track_table(parser_t *parser)
 {
-    size_t count = parser->slot_count == 0 ? 256 : parser->slot_count * 2;
-    uint32_t *slots = calloc(count, sizeof(*slots));
+    size_t count = parser->track_table_size == 0 ? 256 : parser->track_table_size * 2;
+    uint32_t *table = calloc(count, sizeof(*table));
 
-    if (slots == NULL) return 0;
-    free(parser->track_slots);
-    parser->track_slots = slots;
-    parser->slot_count = count;
+    if (table == NULL) return 0;
+    free(parser->track_table);
+    parser->track_table = table;
+    parser->track_table_size = count;
     for (size_t i = 0; i < parser->track_count; i++)
-        *track_slot(parser, parser->tracks[i].uuid) = (uint32_t)i + 1;
+        *track_place(parser, parser->tracks[i].uuid) = (uint32_t)i + 1;
     return 1;
 }
 
 static track_t *get_track(parser_t *parser, uint64_t uuid)
 {
-    uint32_t *slot;
+    uint32_t *place;
 
-    if ((parser->track_count + 1) * 2 > parser->slot_count && !grow_track_slots(parser)) goto fail;
-    slot = track_slot(parser, uuid);
-    if (*slot == 0) {
+    if ((parser->track_count + 1) * 2 > parser->track_table_size && !grow_track_table(parser))
+        goto fail;
+    place = track_place(parser, uuid);
+    if (*place == 0) {
         if (!dp_grow(&parser->tracks, parser->track_count, &parser->track_room,
                      sizeof(*parser->tracks)))
             goto fail;
         parser->tracks[parser->track_count] = (track_t){.uuid = uuid};
-        *slot = (uint32_t)++parser->track_count;
+        *place = (uint32_t)++parser->track_count;
     }
-    return &parser->tracks[*slot - 1];
+    return &parser->tracks[*place - 1];
 fail:
     parser->is_short_of_memory = 1;
     return NULL;
@@ -182,23 +183,23 @@ static sequence_t *get_sequence(parser_t *parser, uint64_t id)
 
 static void set_name(parser_t *parser, const sequence_t *sequence, uint64_t iid, const char *text)
 {
-    name_t *slot;
+    name_t *place;
 
     if (iid == 0 || iid >= IID_MAX) return;
     if (parser->name_count * 2 >= parser->name_room && !grow_names(parser)) {
         parser->is_short_of_memory = 1;
         return;
     }
-    slot = name_slot(parser->names, parser->name_room, name_key(sequence, iid));
-    parser->name_count += slot->key == 0;
-    *slot = (name_t){name_key(sequence, iid), intern_string(parser, text)};
+    place = name_place(parser->names, parser->name_room, name_key(sequence, iid));
+    parser->name_count += place->key == 0;
+    *place = (name_t){name_key(sequence, iid), intern_string(parser, text)};
 }
 
 /* The string an id stands for, or that of "". */
 static uint32_t get_name(const parser_t *parser, const sequence_t *sequence, uint64_t iid)
 {
     if (iid >= IID_MAX || parser->name_room == 0) return 0;
-    return name_slot(parser->names, parser->name_room, name_key(sequence, iid))->string;
+    return name_place(parser->names, parser->name_room, name_key(sequence, iid))->string;
 }
 
 /* Ids are taken from the file and not assumed to be the writer's: categories and annotations are
@@ -484,6 +485,6 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
     free(parser.names);
     free(parser.sequences);
     free(parser.tracks);
-    free(parser.track_slots);
+    free(parser.track_table);
     return status;
 }

@@ -25,7 +25,7 @@ void dp_timeline_fini(dp_timeline_t *timeline)
     for (size_t i = 0; i < timeline->string_count; i++)
         free(timeline->strings[i]);
     free(timeline->strings);
-    free(timeline->string_slots);
+    free(timeline->string_table);
     free(timeline->ranks);
     free(timeline->events);
     free(timeline->rows);
@@ -44,49 +44,49 @@ static size_t hash_text(const char *text)
 }
 
 /* The hash table's place of a text, or the empty one where it belongs. */
-static uint32_t *find_slot(const dp_timeline_t *timeline, const char *text)
+static uint32_t *find_place(const dp_timeline_t *timeline, const char *text)
 {
     size_t at = hash_text(text);
 
     for (;; at++) {
-        uint32_t *slot = &timeline->string_slots[at & (timeline->slot_count - 1)];
+        uint32_t *place = &timeline->string_table[at & (timeline->table_size - 1)];
 
-        if (*slot == 0 || strcmp(timeline->strings[*slot - 1], text) == 0) return slot;
+        if (*place == 0 || strcmp(timeline->strings[*place - 1], text) == 0) return place;
     }
 }
 
-/* At most half of the slots are taken, so a search ends soon. */
-static int grow_slots(dp_timeline_t *timeline)
+/* At most half of the table is taken, so a search ends soon. */
+static int grow_table(dp_timeline_t *timeline)
 {
-    size_t count = timeline->slot_count == 0 ? 1024 : timeline->slot_count * 2;
-    uint32_t *slots = calloc(count, sizeof(*slots));
+    size_t count = timeline->table_size == 0 ? 1024 : timeline->table_size * 2;
+    uint32_t *table = calloc(count, sizeof(*table));
 
-    if (slots == NULL) return 0;
-    free(timeline->string_slots);
-    timeline->string_slots = slots;
-    timeline->slot_count = count;
+    if (table == NULL) return 0;
+    free(timeline->string_table);
+    timeline->string_table = table;
+    timeline->table_size = count;
     for (size_t i = 0; i < timeline->string_count; i++)
-        *find_slot(timeline, timeline->strings[i]) = (uint32_t)i + 1;
+        *find_place(timeline, timeline->strings[i]) = (uint32_t)i + 1;
     return 1;
 }
 
 static size_t add_string(dp_timeline_t *timeline, const char *text)
 {
-    uint32_t *slot;
+    uint32_t *place;
     char *copy;
 
-    if ((timeline->string_count + 1) * 2 > timeline->slot_count && !grow_slots(timeline))
+    if ((timeline->string_count + 1) * 2 > timeline->table_size && !grow_table(timeline))
         return SIZE_MAX;
-    slot = find_slot(timeline, text);
-    if (*slot != 0) return *slot - 1;
+    place = find_place(timeline, text);
+    if (*place != 0) return *place - 1;
     if (!dp_grow(&timeline->strings, timeline->string_count, &timeline->string_room,
                  sizeof(*timeline->strings)))
         return SIZE_MAX;
     copy = strdup(text);
     if (copy == NULL) return SIZE_MAX;
     timeline->strings[timeline->string_count] = copy;
-    *slot = (uint32_t)++timeline->string_count;
-    return *slot - 1;
+    *place = (uint32_t)++timeline->string_count;
+    return *place - 1;
 }
 
 size_t dp_timeline_string(dp_timeline_t *timeline, const char *text)

@@ -78,8 +78,8 @@ typedef struct dp_timeline {
     size_t row_count, row_room;
     char **strings; /* [0] is "" */
     size_t string_count, string_room;
-    uint32_t *string_slots; /* hash table of indices + 1 */
-    size_t slot_count;      /* a power of two */
+    uint32_t *string_table; /* hash table of indices + 1 */
+    size_t table_size;      /* a power of two */
     uint64_t origin_ns;     /* the time 0, on the first rank's clock */
     uint64_t end_ns;        /* the last moment */
 } dp_timeline_t;

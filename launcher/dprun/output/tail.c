@@ -12,7 +12,7 @@
 
 void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
 {
-    size_t slot = tail->count % DP_TAIL_LINES;
+    size_t oldest = tail->count % DP_TAIL_LINES;
     size_t kept = bytes <= DP_TAIL_BYTES ? bytes : dp_lines_cut(text, DP_TAIL_BYTES);
     char *copy;
 
@@ -26,8 +26,8 @@ void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
         copy[i] = (char)c;
     }
     copy[kept] = '\0';
-    free(tail->lines[slot]);
-    tail->lines[slot] = copy;
+    free(tail->lines[oldest]);
+    tail->lines[oldest] = copy;
     tail->count++;
 }
 
