@@ -32,7 +32,7 @@ typedef struct search {
     dp_reach_t *reach;      /* the node's first rank, while it listens */
     dp_reach_card_t *lists; /* [node_count] addresses without ports, likewise below */
     dp_reach_card_t *cards;
-    dp_reach_row_t *rows;
+    dp_reach_survey_t *surveys;
     int *chosen;
 } search_t;
 
@@ -72,28 +72,28 @@ static dp_status_t exchange_cards(search_t *search, const char *name, const dp_r
     return status;
 }
 
-/* own: this node's row, written by its first rank. */
-static dp_status_t exchange_rows(search_t *search, const dp_reach_row_t *own, const char *name,
-                                 uint64_t deadline_ns, dp_error_t *error)
+/* own: this node's survey, written by its first rank. */
+static dp_status_t exchange_surveys(search_t *search, const dp_reach_survey_t *own,
+                                    const char *name, uint64_t deadline_ns, dp_error_t *error)
 {
     dp_context_t *context = search->context;
-    const size_t own_bytes = own->tries == NULL ? 0 : dp_reach_row_bytes(own);
+    const size_t own_bytes = own->tries == NULL ? 0 : dp_reach_survey_bytes(own);
     uint8_t *data = malloc(own_bytes + 1);
     void **values = NULL;
     size_t *bytes = NULL;
     dp_status_t status;
 
     if (data == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the network");
-    if (own_bytes > 0) dp_reach_row_write(own, data, own_bytes);
+    if (own_bytes > 0) dp_reach_survey_write(own, data, own_bytes);
     status =
         dp_context_exchange(context, name, data, own_bytes, &values, &bytes, deadline_ns, error);
     free(data);
     for (int node = 0; status == DP_OK && node < search->node_count; node++) {
         const int rank = leader_of(&context->topology, node);
 
-        dp_reach_row_free(&search->rows[node]);
-        status =
-            dp_reach_row_read(values[rank], bytes[rank], search->node_count, &search->rows[node]);
+        dp_reach_survey_free(&search->surveys[node]);
+        status = dp_reach_survey_read(values[rank], bytes[rank], search->node_count,
+                                      &search->surveys[node]);
         if (status != DP_OK)
             dp_error_set(error, status, "what rank %d found of the network makes no sense", rank);
     }
@@ -109,7 +109,7 @@ static dp_status_t try_once(search_t *search, int is_thorough, uint64_t deadline
     const uint64_t now_ns = dp_now_ns();
     const uint64_t most_ns = is_thorough ? AGAIN_NS : TRY_NS;
     const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    dp_reach_row_t own = {0, NULL};
+    dp_reach_survey_t own = {0, NULL};
     dp_status_t status = DP_OK;
 
     if (search->reach != NULL) {
@@ -118,10 +118,10 @@ static dp_status_t try_once(search_t *search, int is_thorough, uint64_t deadline
                               now_ns + dp_min(most_ns, left_ns / SHARE_OF_TIME), &own, error);
     }
     if (status == DP_OK) {
-        status =
-            exchange_rows(search, &own, is_thorough ? "paths again" : "paths", deadline_ns, error);
+        status = exchange_surveys(search, &own, is_thorough ? "paths again" : "paths", deadline_ns,
+                                  error);
     }
-    dp_reach_row_free(&own);
+    dp_reach_survey_free(&own);
     return status;
 }
 
@@ -143,7 +143,7 @@ static dp_status_t explain(const search_t *search, dp_error_t *error)
                  leader_of(topology, node));
         list[node] = names[node];
     }
-    dp_reach_explain(search->cards, search->rows, search->node_count, search->chosen, list, text,
+    dp_reach_explain(search->cards, search->surveys, search->node_count, search->chosen, list, text,
                      sizeof(text));
     free(names);
     free(list);
@@ -221,12 +221,12 @@ static dp_status_t try_again(search_t *search, uint64_t deadline_ns, dp_error_t 
 
     if (are_some_left_out(search)) {
         status = open_and_tell(search, "all", &search->lists[search->node], deadline_ns, error);
-    } else if (!dp_reach_is_open(search->cards, search->rows, search->node_count)) {
+    } else if (!dp_reach_is_open(search->cards, search->surveys, search->node_count)) {
         return explain(search, error);
     }
     if (status == DP_OK) status = try_once(search, 1, deadline_ns, error);
     if (status != DP_OK) return status;
-    if (dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen) == 0)
+    if (dp_reach_choose(search->cards, search->surveys, search->node_count, search->chosen) == 0)
         return DP_OK;
     return explain(search, error);
 }
@@ -245,7 +245,7 @@ static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_err
     status = open_and_tell(search, "network", &needed, deadline_ns, error);
     if (status == DP_OK) status = try_once(search, 0, deadline_ns, error);
     if (status != DP_OK) return status;
-    if (dp_reach_choose(search->cards, search->rows, search->node_count, search->chosen) > 0)
+    if (dp_reach_choose(search->cards, search->surveys, search->node_count, search->chosen) > 0)
         status = try_again(search, deadline_ns, error);
     if (status != DP_OK) return status;
     adopt_chosen_network(search);
@@ -255,11 +255,11 @@ static dp_status_t find_by_trying(search_t *search, uint64_t deadline_ns, dp_err
 static void end_search(search_t *search)
 {
     dp_reach_close(search->reach);
-    for (int node = 0; search->rows != NULL && node < search->node_count; node++)
-        dp_reach_row_free(&search->rows[node]);
+    for (int node = 0; search->surveys != NULL && node < search->node_count; node++)
+        dp_reach_survey_free(&search->surveys[node]);
     free(search->lists);
     free(search->cards);
-    free(search->rows);
+    free(search->surveys);
     free(search->chosen);
 }
 
@@ -284,9 +284,9 @@ dp_status_t dp_context_find_network(dp_context_t *context, uint64_t deadline_ns,
     }
     search.lists = calloc(count, sizeof(*search.lists));
     search.cards = calloc(count, sizeof(*search.cards));
-    search.rows = calloc(count, sizeof(*search.rows));
+    search.surveys = calloc(count, sizeof(*search.surveys));
     search.chosen = calloc(count, sizeof(*search.chosen));
-    if (search.lists == NULL || search.cards == NULL || search.rows == NULL ||
+    if (search.lists == NULL || search.cards == NULL || search.surveys == NULL ||
         search.chosen == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu nodes", count);
     } else {

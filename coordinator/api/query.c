@@ -99,7 +99,7 @@ const char *dp_setting(const dp_context_t *context, const char *name)
 
     if (context == NULL || name == NULL || dp_context_is_forked(context)) return NULL;
     setting = dp_config_find(name, NULL);
-    if (setting == SIZE_MAX || dp_config_row(setting)->is_internal) return NULL;
+    if (setting == SIZE_MAX || dp_config_setting(setting)->is_internal) return NULL;
     /* The answer is valid until dp_finalize(), so it is kept in the context. */
     dp_config_format(&context->config, setting, text, sizeof(text));
     pthread_mutex_lock(&owner->lock);

@@ -117,7 +117,7 @@ static inline int dp_shards_on_device(const dp_shards_t *shards)
     return shards->figures != &shards->on_host;
 }
 
-/* ---- The files of this folder, from the lowest to the highest; each calls only those above it -- */
+/* ---- The files of this folder, from the lowest to the highest; each calls only those above it  */
 
 /* span.c: an error whose text begins with the group's name. */
 dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,

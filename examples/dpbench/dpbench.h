@@ -97,7 +97,7 @@ int bench_expected(const bench_t *bench, size_t i, size_t row);
 void bench_run_once(const bench_t *bench, const char *name, const void *in, void *out,
                     size_t count);
 
-/* ---- sweep.c, latency.c, gradients.c --------------------------------------------------------- */
+/* ---- sweep.c, latency.c, gradients.c -------------------------------------------------------- */
 
 void bench_sweep(bench_t *bench);
 void bench_latency(const bench_t *bench);

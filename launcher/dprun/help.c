@@ -1,5 +1,5 @@
 /*
- * help.c - the text of --help, made from dprun's flags and the rows of runtime/base/config.h.
+ * help.c - the text of --help, made from dprun's flags and the settings of runtime/base/config.h.
  *
  * dprun.c prints it and exits; nothing else calls it.
  */
@@ -89,26 +89,26 @@ static void print_rows(FILE *out)
             "variables, variables over the file. BYTES: 4096, 64K, 32M, 2G. TIME: 200us, 10ms,\n"
             "1.5s, 10min. Yes/no knobs: --NAME, --no-NAME or --NAME=yes|no.\n");
     for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
-        int is_yes_no = strcmp(row->kind, "yes/no") == 0;
+        const dp_setting_t *setting = dp_config_setting(i);
+        int is_yes_no = strcmp(setting->kind, "yes/no") == 0;
         char flag[96];
         char left[256];
         char suffix[160];
 
-        if (row->is_internal) continue;
-        dp_flag_of_row(row, flag, sizeof(flag));
-        if (dp_flag_is_taken(row)) {
+        if (setting->is_internal) continue;
+        dp_flag_of_setting(setting, flag, sizeof(flag));
+        if (dp_flag_is_taken(setting)) {
             snprintf(left, sizeof(left), "%s=yes|no", flag);
         } else if (is_yes_no) {
             snprintf(left, sizeof(left), "%s", flag);
         } else {
-            snprintf(left, sizeof(left), "%s %s", flag, placeholder(row->kind));
+            snprintf(left, sizeof(left), "%s %s", flag, placeholder(setting->kind));
         }
         snprintf(suffix, sizeof(suffix), " Default: %s.",
-                 is_yes_no               ? (row->value[0] == '1' ? "yes" : "no")
-                 : row->value[0] == '\0' ? "none"
-                                         : row->value);
-        print_entry(out, left, row->help, suffix);
+                 is_yes_no                   ? (setting->value[0] == '1' ? "yes" : "no")
+                 : setting->value[0] == '\0' ? "none"
+                                             : setting->value);
+        print_entry(out, left, setting->help, suffix);
     }
 }
 

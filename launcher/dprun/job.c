@@ -111,13 +111,13 @@ static int give_knobs(dp_job_t *job)
     const dp_config_t *config = &job->command->config;
 
     for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
+        const dp_setting_t *setting = dp_config_setting(i);
         char name[128];
         char value[DP_CONFIG_TEXT_MAX + 64];
 
-        if (row->is_internal) continue;
+        if (setting->is_internal) continue;
         if (config->source[i] != DP_FROM_FILE && config->source[i] != DP_FROM_FLAG) continue;
-        snprintf(name, sizeof(name), "DP_%s", row->name);
+        snprintf(name, sizeof(name), "DP_%s", setting->name);
         dp_config_format(config, i, value, sizeof(value));
         if (set_own_variable(job, name, value) != 0) return -1;
     }

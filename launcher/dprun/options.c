@@ -2,7 +2,7 @@
  * options.c - parses a dprun command line.
  *
  * Flags end at the first argument that is not one: it and all that follow are the program's. A
- * flag's value is its own argument or follows "=". Yes/no rows of the table take a value only with
+ * flag's value is its own argument or follows "=". Yes/no settings take a value only with
  * "=", so that "dprun --trace program" means what it says.
  */
 #include "launcher/dprun/options.h"
@@ -122,9 +122,9 @@ const dp_flag_t *dp_flag(size_t index)
     return &flags[index];
 }
 
-void dp_flag_of_row(const dp_config_row_t *row, char *text, size_t room)
+void dp_flag_of_setting(const dp_setting_t *setting, char *text, size_t room)
 {
-    snprintf(text, room, "--%s", row->name);
+    snprintf(text, room, "--%s", setting->name);
     for (char *c = text; *c != '\0'; c++) {
         if (*c == '_') *c = '-';
         *c = (char)tolower((unsigned char)*c);
@@ -140,11 +140,11 @@ static const dp_flag_t *find_flag(const char *name)
     return NULL;
 }
 
-int dp_flag_is_taken(const dp_config_row_t *row)
+int dp_flag_is_taken(const dp_setting_t *setting)
 {
     char text[FLAG_MAX];
 
-    dp_flag_of_row(row, text, sizeof(text));
+    dp_flag_of_setting(setting, text, sizeof(text));
     return find_flag(text) != NULL;
 }
 
@@ -327,22 +327,22 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
     return bad_value(flag, value, error);
 }
 
-/* The row behind "--fusion-bytes", or NULL. */
-static const dp_config_row_t *find_row(const char *flag)
+/* The setting behind "--fusion-bytes", or NULL. */
+static const dp_setting_t *find_setting(const char *flag)
 {
     size_t index;
 
     if (strncmp(flag, "--", 2) != 0) return NULL;
     index = dp_config_find(flag + 2, NULL);
-    if (index == SIZE_MAX || dp_config_row(index)->is_internal) return NULL;
-    return dp_config_row(index);
+    if (index == SIZE_MAX || dp_config_setting(index)->is_internal) return NULL;
+    return dp_config_setting(index);
 }
 
 static dp_status_t unknown_flag(const char *name, dp_error_t *error)
 {
     size_t room = DP_ARRAY_LEN(flags) * 2 + dp_config_count();
     const char **names = calloc(room, sizeof(*names));
-    char(*rows)[FLAG_MAX] = calloc(dp_config_count(), sizeof(*rows));
+    char(*texts)[FLAG_MAX] = calloc(dp_config_count(), sizeof(*texts));
     const char *nearest = NULL;
     size_t count = 0;
     dp_status_t status;
@@ -351,10 +351,10 @@ static dp_status_t unknown_flag(const char *name, dp_error_t *error)
         names[count++] = flags[i].name;
         if (flags[i].alias != NULL && strlen(name) < 4) names[count++] = flags[i].alias;
     }
-    for (size_t i = 0; names != NULL && rows != NULL && i < dp_config_count(); i++) {
-        if (dp_config_row(i)->is_internal) continue;
-        dp_flag_of_row(dp_config_row(i), rows[i], sizeof(rows[i]));
-        names[count++] = rows[i];
+    for (size_t i = 0; names != NULL && texts != NULL && i < dp_config_count(); i++) {
+        if (dp_config_setting(i)->is_internal) continue;
+        dp_flag_of_setting(dp_config_setting(i), texts[i], sizeof(texts[i]));
+        names[count++] = texts[i];
     }
     if (names != NULL) nearest = dp_nearest_name(name, names, count);
     if (nearest != NULL) {
@@ -366,21 +366,21 @@ static dp_status_t unknown_flag(const char *name, dp_error_t *error)
                               "after its name)",
                               name);
     }
-    free(rows);
+    free(texts);
     free(names);
     return status;
 }
 
-/* "--no-trace" of a yes/no row. */
-static const dp_config_row_t *find_negated(const char *flag)
+/* "--no-trace" of a yes/no setting. */
+static const dp_setting_t *find_negated(const char *flag)
 {
-    const dp_config_row_t *row;
+    const dp_setting_t *setting;
     char positive[FLAG_MAX];
 
     if (strncmp(flag, "--no-", 5) != 0) return NULL;
     snprintf(positive, sizeof(positive), "--%s", flag + 5);
-    row = find_row(positive);
-    return row != NULL && strcmp(row->kind, "yes/no") == 0 ? row : NULL;
+    setting = find_setting(positive);
+    return setting != NULL && strcmp(setting->kind, "yes/no") == 0 ? setting : NULL;
 }
 
 static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_error_t *error)
@@ -391,7 +391,7 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
         char *argument = argv[i];
         char name[FLAG_MAX];
         char *value = strchr(argument, '=');
-        const dp_config_row_t *row;
+        const dp_setting_t *setting;
         const dp_flag_t *own;
         int is_yes_no;
 
@@ -407,8 +407,9 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
                  value == NULL ? (int)sizeof(name) - 1 : (int)(value - argument), argument);
         if (value != NULL) value++;
         own = find_flag(name);
-        row = find_row(name);
-        /* A row that shares its name with a flag without value is meant where a value is given. */
+        setting = find_setting(name);
+        /* A setting that shares its name with a flag without value is meant where a value is given.
+         */
         if (own != NULL && (own->value != NULL || value == NULL)) {
             if (own->value != NULL && value == NULL) {
                 if (++i >= argc) {
@@ -421,20 +422,20 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
             status = apply_own_flag(command, own, value == NULL ? argument : value, error);
             continue;
         }
-        if (own != NULL && row == NULL) {
+        if (own != NULL && setting == NULL) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s takes no value, got \"%s\"", name, value);
         }
-        if (row == NULL && value == NULL && find_negated(name) != NULL) {
-            row = find_negated(name);
-            status = dp_config_set(&command->config, row->name, "0", DP_FROM_FLAG, error);
+        if (setting == NULL && value == NULL && find_negated(name) != NULL) {
+            setting = find_negated(name);
+            status = dp_config_set(&command->config, setting->name, "0", DP_FROM_FLAG, error);
             continue;
         }
-        if (row == NULL) return unknown_flag(name, error);
-        is_yes_no = strcmp(row->kind, "yes/no") == 0;
+        if (setting == NULL) return unknown_flag(name, error);
+        is_yes_no = strcmp(setting->kind, "yes/no") == 0;
         if (value == NULL && !is_yes_no && ++i >= argc) {
-            return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, row->kind);
+            return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, setting->kind);
         }
-        status = dp_config_set(&command->config, row->name,
+        status = dp_config_set(&command->config, setting->name,
                                value != NULL ? value
                                : is_yes_no   ? "1"
                                              : argv[i],

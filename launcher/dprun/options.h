@@ -1,7 +1,7 @@
 /*
  * options.h - what a dprun command line asks for.
  *
- * Two tables make the flags: dprun's own, here, and the rows of runtime/base/config.h. Parsing
+ * Two tables make the flags: dprun's own, here, and the settings of runtime/base/config.h. Parsing
  * starts nothing and looks at nothing but its arguments, the environment's DP_ variables and the
  * --config file.
  */
@@ -74,11 +74,11 @@ typedef struct dp_flag {
 size_t dp_flag_count(void);
 const dp_flag_t *dp_flag(size_t index);
 
-/* "--fusion-bytes" of the row FUSION_BYTES. */
-void dp_flag_of_row(const dp_config_row_t *row, char *text, size_t room);
+/* "--fusion-bytes" of the setting FUSION_BYTES. */
+void dp_flag_of_setting(const dp_setting_t *setting, char *text, size_t room);
 
-/* Whether the row's flag has the name of one of dprun's own: then it needs "=VALUE". */
-int dp_flag_is_taken(const dp_config_row_t *row);
+/* Whether the setting's flag has the name of one of dprun's own: then it needs "=VALUE". */
+int dp_flag_is_taken(const dp_setting_t *setting);
 
 /* Reads the command line, then the --config file and the DP_ variables. Errors name the argument
  * and, for an unknown flag, the nearest one. */

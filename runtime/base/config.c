@@ -1,10 +1,10 @@
 /*
  * config.c - the table of every setting, and what reads and writes values through it.
  *
- * One row below is all that a new setting needs: its variable, its flag, its --help line, its range
- * check and its place in the handshake follow from it. Called by dp_init() and by dprun, before
- * either has other threads. The only file that calls getenv(). It must not know what a setting
- * does.
+ * One line of the table below is all that a new setting needs: its variable, its flag, its --help
+ * line, its range check and its place in the handshake follow from it. Called by dp_init() and by
+ * dprun, before either has other threads. The only file that calls getenv(). It must not know what
+ * a setting does.
  */
 #include "runtime/base/config.h"
 
@@ -33,7 +33,7 @@ typedef enum setting_kind {
 enum { OWN, PLAN, LAUNCHER }; /* whose: this rank's, rank 0's rule for all, the launcher's */
 
 typedef struct setting {
-    dp_config_row_t row;
+    dp_setting_t shown;
     size_t offset; /* into dp_config_t */
     setting_kind_t kind;
     int is_plan;
@@ -46,25 +46,26 @@ typedef struct setting {
 #define HOUR (3600 * SECOND)
 #define RANK_MAX ((1 << 20) - 1)
 
-#define ROW(name, value, field, kind, text, whose, min, max, help)                                 \
+#define SETTING(name, value, field, kind, text, whose, min, max, help)                             \
     {                                                                                              \
         {name, value, text, help, (whose) == LAUNCHER}, offsetof(dp_config_t, field), kind,        \
             (whose) == PLAN, min, max                                                              \
     }
 #define BYTES(name, value, field, whose, min, max, help)                                           \
-    ROW(name, value, field, KIND_BYTES, "bytes", whose, (int64_t)(min), (int64_t)(max), help)
+    SETTING(name, value, field, KIND_BYTES, "bytes", whose, (int64_t)(min), (int64_t)(max), help)
 #define COUNT(name, value, field, whose, min, max, help)                                           \
-    ROW(name, value, field, KIND_COUNT, "integer", whose, min, max, help)
+    SETTING(name, value, field, KIND_COUNT, "integer", whose, min, max, help)
 #define TIME(name, value, field, whose, min, max, help)                                            \
-    ROW(name, value, field, KIND_TIME, "time", whose, min, max, help)
+    SETTING(name, value, field, KIND_TIME, "time", whose, min, max, help)
 #define INTEGER(name, value, field, whose, min, max, help)                                         \
-    ROW(name, value, field, KIND_INTEGER, "integer", whose, min, max, help)
+    SETTING(name, value, field, KIND_INTEGER, "integer", whose, min, max, help)
 #define YES_NO(name, value, field, whose, help)                                                    \
-    ROW(name, value, field, KIND_YES_NO, "yes/no", whose, 0, 1, help)
+    SETTING(name, value, field, KIND_YES_NO, "yes/no", whose, 0, 1, help)
 #define CHOICE(name, value, field, whose, choices, first, help)                                    \
-    ROW(name, value, field, KIND_CHOICE, choices, whose, first, 0, help)
+    SETTING(name, value, field, KIND_CHOICE, choices, whose, first, 0, help)
 #define TEXT(name, value, field, whose, help)                                                      \
-    ROW(name, value, field, KIND_TEXT, "text", whose, 0, sizeof(((dp_config_t *)0)->field), help)
+    SETTING(name, value, field, KIND_TEXT, "text", whose, 0, sizeof(((dp_config_t *)0)->field),    \
+            help)
 
 /* clang-format off */
 static const setting_t table[] = {
@@ -169,7 +170,7 @@ static const setting_t table[] = {
 /* clang-format on */
 
 _Static_assert(DP_ARRAY_LEN(table) <= sizeof(((dp_config_t *)0)->source),
-               "dp_config_t.source has a byte per row");
+               "dp_config_t.source has a byte per setting");
 _Static_assert(sizeof(dp_wire_t) == sizeof(int), "choices are stored as int");
 
 size_t dp_config_count(void)
@@ -177,9 +178,9 @@ size_t dp_config_count(void)
     return DP_ARRAY_LEN(table);
 }
 
-const dp_config_row_t *dp_config_row(size_t index)
+const dp_setting_t *dp_config_setting(size_t index)
 {
-    return index < DP_ARRAY_LEN(table) ? &table[index].row : NULL;
+    return index < DP_ARRAY_LEN(table) ? &table[index].shown : NULL;
 }
 
 /* ---- Values in their fields ----------------------------------------------------------------- */
@@ -260,7 +261,7 @@ static void format_number(const setting_t *setting, int64_t value, char *text, s
         snprintf(text, room, "%lld", (long long)value);
         break;
     case KIND_CHOICE:
-        dp_format_choice((int)(value - setting->min), setting->row.kind, text, room);
+        dp_format_choice((int)(value - setting->min), setting->shown.kind, text, room);
         break;
     case KIND_TEXT:
         break;
@@ -293,8 +294,8 @@ size_t dp_config_find(const char *name, const char **nearest)
     if (nearest != NULL) *nearest = NULL;
     if (!dp_config_fold_name(name, folded)) return SIZE_MAX;
     for (size_t i = 0; i < DP_ARRAY_LEN(table); i++) {
-        if (strcmp(folded, table[i].row.name) == 0) return i;
-        if (!table[i].row.is_internal) names[count++] = table[i].row.name;
+        if (strcmp(folded, table[i].shown.name) == 0) return i;
+        if (!table[i].shown.is_internal) names[count++] = table[i].shown.name;
     }
     if (nearest != NULL) *nearest = dp_nearest_name(name, names, count);
     return SIZE_MAX;
@@ -346,10 +347,10 @@ static dp_status_t parse_number(const setting_t *setting, const char *spelt, con
         wrong = dp_parse_yes_no(value, number);
         break;
     case KIND_CHOICE:
-        position = dp_parse_choice(value, setting->row.kind);
+        position = dp_parse_choice(value, setting->shown.kind);
         if (position < 0) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s: '%.100s' is none of %s", spelt, value,
-                                setting->row.kind);
+                                setting->shown.kind);
         }
         *number = setting->min + position;
         return DP_OK;
@@ -389,9 +390,9 @@ dp_status_t dp_config_set(dp_config_t *config, const char *name, const char *val
                             spelt, meant);
     }
     setting = &table[index];
-    spell_name(setting->row.name, source, spelt, sizeof(spelt));
+    spell_name(setting->shown.name, source, spelt, sizeof(spelt));
     if (value == NULL) return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value", spelt);
-    if (setting->row.is_internal && source == DP_FROM_FILE) {
+    if (setting->shown.is_internal && source == DP_FROM_FILE) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s is set by the launcher, not in a file",
                             spelt);
     }
@@ -437,7 +438,7 @@ void dp_config_defaults(dp_config_t *config)
     memset(config, 0, sizeof(*config));
     for (size_t i = 0; i < DP_ARRAY_LEN(table); i++) {
         dp_status_t status =
-            dp_config_set(config, table[i].row.name, table[i].row.value, DP_FROM_DEFAULT, NULL);
+            dp_config_set(config, table[i].shown.name, table[i].shown.value, DP_FROM_DEFAULT, NULL);
 
         DP_ASSERT(status == DP_OK);
         (void)status;
@@ -471,7 +472,7 @@ static int is_known_variable(const char *name)
 {
     const size_t index = dp_config_find(name, NULL);
 
-    return index != SIZE_MAX && strcmp(name, table[index].row.name) == 0; /* case counts here */
+    return index != SIZE_MAX && strcmp(name, table[index].shown.name) == 0; /* case counts here */
 }
 
 dp_status_t dp_config_from_environment(dp_config_t *config, const dp_log_t *log, dp_error_t *error)
@@ -494,7 +495,7 @@ dp_status_t dp_config_from_environment(dp_config_t *config, const dp_log_t *log,
         value = split_variable(*entry, name);
         if (value == NULL || is_known_variable(name)) continue;
         index = dp_config_find(name, &nearest);
-        if (index != SIZE_MAX) nearest = table[index].row.name;
+        if (index != SIZE_MAX) nearest = table[index].shown.name;
         if (nearest != NULL) {
             dp_log_warn(log, "DP_%s is no setting, the nearest is DP_%s", name, nearest);
         } else {
@@ -526,7 +527,7 @@ void dp_config_read_plan(dp_config_t *config, struct dp_reader *reader)
         value = (int64_t)dp_read_u64(reader);
         if (setting->kind == KIND_CHOICE) {
             max = setting->min;
-            for (const char *at = setting->row.kind; *at != '\0'; at++)
+            for (const char *at = setting->shown.kind; *at != '\0'; at++)
                 max += *at == '|';
         }
         if (value < setting->min || value > max) reader->failed = 1; /* not from a rank of ours */

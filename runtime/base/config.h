@@ -1,5 +1,5 @@
 /*
- * config.h - every setting there is. One row of the table in config.c makes the DP_ variable,
+ * config.h - every setting there is. One line of the table in config.c makes the DP_ variable,
  * dprun's flag, its --help line, the line of a --config file, the reference page and the range
  * check.
  *
@@ -97,20 +97,20 @@ typedef struct dp_config {
     char rendezvous[256]; /* RENDEZVOUS HOST:PORT: in a job not started by dprun */
     int rendezvous_port;  /* RENDEZVOUS_PORT: likewise; 0: derived */
     char secret_file[DP_CONFIG_TEXT_MAX]; /* SECRET_FILE: likewise, for several nodes */
-    uint8_t source[64];                   /* dp_config_source_t of each row of the table */
+    uint8_t source[64];                   /* dp_config_source_t of each setting, as in the table */
 } dp_config_t;
 
-/* A row of the table, as dprun and the reference page see it. */
-typedef struct dp_config_row {
+/* A setting, as dprun and the reference page see it. */
+typedef struct dp_setting {
     const char *name;  /* "FUSION_BYTES": DP_FUSION_BYTES, --fusion-bytes, fusion-bytes = */
     const char *value; /* the default, as text: "32M" */
     const char *kind;  /* "bytes", "time", "integer", "yes/no", "text", or the choices "a|b|c" */
     const char *help;  /* a line */
     int is_internal;   /* set by the launcher: no flag, not in --help */
-} dp_config_row_t;
+} dp_setting_t;
 
 size_t dp_config_count(void);
-const dp_config_row_t *dp_config_row(size_t index);
+const dp_setting_t *dp_config_setting(size_t index);
 
 void dp_config_defaults(dp_config_t *config);
 
@@ -129,13 +129,13 @@ dp_status_t dp_config_check(const dp_config_t *config, dp_error_t *error);
 /* Reads "name = value" lines, # comments. Errors name file and line. */
 dp_status_t dp_config_from_file(dp_config_t *config, const char *path, dp_error_t *error);
 
-/* Writes the value in force of row `index` as dp_config_set() would read it. */
+/* Writes the value in force of setting `index` as dp_config_set() would read it. */
 void dp_config_format(const dp_config_t *config, size_t index, char *text, size_t room);
 
-/* The row of a name, or SIZE_MAX; then *nearest (may be NULL) is the closest name or NULL. */
+/* The index of a setting, or SIZE_MAX; then *nearest (may be NULL) is the closest name or NULL. */
 size_t dp_config_find(const char *name, const char **nearest);
 
-/* Copies the rows marked "plan" as bytes and back, for the handshake. */
+/* Copies the settings marked "plan" as bytes and back, for the handshake. */
 struct dp_writer;
 struct dp_reader;
 void dp_config_write_plan(const dp_config_t *config, struct dp_writer *writer);

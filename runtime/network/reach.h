@@ -11,7 +11,7 @@
  *     open     listen on these                                         each node
  *     card     the addresses and ports; all nodes get all cards        the caller's exchange
  *     try      connect to every address of the partners                each node
- *     row      what was found; all nodes get all rows                  the caller's exchange
+ *     survey   what was found; all nodes get all surveys               the caller's exchange
  *     choose   an address of each node that all its partners reach     each, the same everywhere
  *     close    nothing listens any more
  *
@@ -66,10 +66,10 @@ typedef struct dp_reach_try {
     uint8_t how[DP_INTERFACE_ADDRESSES]; /* dp_reach_how_t, by the partner's card */
 } dp_reach_try_t;
 
-typedef struct dp_reach_row {
+typedef struct dp_reach_survey {
     int count;
     dp_reach_try_t *tries; /* [count] by ascending node; owned */
-} dp_reach_row_t;
+} dp_reach_survey_t;
 
 /* ---- Listening, and trying (reach.c, reach_try.c) ------------------------------------------- */
 
@@ -109,14 +109,14 @@ const dp_reach_card_t *dp_reach_own_card(const dp_reach_t *reach);
  * @param is_thorough 0: return soon after every partner was reached at one address; 1: wait until
  * it is known of every address
  * @param deadline_ns by dp_now_ns(): what is open then was not reached
- * @param row         returned on DP_OK: dp_reach_row_free()
+ * @param survey      returned on DP_OK: dp_reach_survey_free()
  */
 dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int all,
-                         int arity, int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
-                         dp_error_t *error);
+                         int arity, int is_thorough, uint64_t deadline_ns,
+                         dp_reach_survey_t *survey, dp_error_t *error);
 /* A dp_reach_try() under way in another thread returns within 20 ms, likewise each later one. */
 void dp_reach_stop(dp_reach_t *reach);
-void dp_reach_row_free(dp_reach_row_t *row);
+void dp_reach_survey_free(dp_reach_survey_t *survey);
 
 /* ---- Pure parts (reach_choose.c, reach_wire.c) ---------------------------------------------- */
 
@@ -130,17 +130,18 @@ int dp_reach_partners(int node, int node_count, int all, int arity, int *partner
  * one version of IP, as UCX connects no others: the one that serves more nodes, the more direct one
  * of two that serve all, version 4 of equals.
  *
- * @param cards  [node_count]
- * @param rows   [node_count]
- * @param chosen [node_count] index into the node's card; -1: it has none
+ * @param cards   [node_count]
+ * @param surveys [node_count]
+ * @param chosen  [node_count] index into the node's card; -1: it has none
  * @return nodes without one
  */
-int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys, int node_count,
                     int *chosen);
 
 /* Where dp_reach_choose() left nodes without one. 1: answers that nobody waited for could still
  * give every node an address. */
-int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count);
+int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
+                     int node_count);
 
 /**
  * Why dp_reach_choose() found nothing, in a sentence for all ranks: who does not reach whom at
@@ -148,21 +149,23 @@ int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, i
  *
  * @param names [node_count] for people: "a (rank 0)"
  */
-void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                      const int *chosen, const char *const *names, char *text, size_t room);
+void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
+                      int node_count, const int *chosen, const char *const *names, char *text,
+                      size_t room);
 
 /* "no answer" */
 const char *dp_reach_words(uint8_t how);
 
-/* 1: `from` reaches `node` at some address, as far as its row says. */
-int dp_reach_is_reached(const dp_reach_row_t *row, int node);
+/* 1: `from` reaches `node` at some address, as far as its survey says. */
+int dp_reach_is_reached(const dp_reach_survey_t *survey, int node);
 
-/* Cards and rows as bytes. A reader that fails has written nothing of use. */
+/* Cards and surveys as bytes. A reader that fails has written nothing of use. */
 size_t dp_reach_card_write(const dp_reach_card_t *card, uint8_t data[DP_REACH_CARD_ROOM]);
 int dp_reach_card_read(const void *data, size_t bytes, dp_reach_card_t *card); /* 0: malformed */
-size_t dp_reach_row_bytes(const dp_reach_row_t *row);
-size_t dp_reach_row_write(const dp_reach_row_t *row, uint8_t *data, size_t room);
+size_t dp_reach_survey_bytes(const dp_reach_survey_t *survey);
+size_t dp_reach_survey_write(const dp_reach_survey_t *survey, uint8_t *data, size_t room);
 /* DP_ERR_SYSTEM: malformed; DP_ERR_NO_MEMORY. */
-dp_status_t dp_reach_row_read(const void *data, size_t bytes, int node_count, dp_reach_row_t *row);
+dp_status_t dp_reach_survey_read(const void *data, size_t bytes, int node_count,
+                                 dp_reach_survey_t *survey);
 
 #endif

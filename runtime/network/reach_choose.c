@@ -1,7 +1,7 @@
 /*
  * reach_choose.c - who tries whom, which address of each node is used, and why there is none.
  *
- * Pure arithmetic on cards and rows, the same on every rank, so all ranks choose alike and fail
+ * Pure arithmetic on cards and surveys, the same on every rank, so all ranks choose alike and fail
  * with one text. Called by dp_init() and by dprun.
  */
 #include "runtime/network/reach.h"
@@ -56,16 +56,16 @@ int dp_reach_partners(int node, int node_count, int all, int arity, int *partner
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
 
-static const dp_reach_try_t *find_try(const dp_reach_row_t *row, int node)
+static const dp_reach_try_t *find_try(const dp_reach_survey_t *survey, int node)
 {
     int low = 0;
-    int high = row->count;
+    int high = survey->count;
 
     while (low < high) {
         const int middle = (low + high) / 2;
 
-        if (row->tries[middle].node == node) return &row->tries[middle];
-        if (row->tries[middle].node < node) {
+        if (survey->tries[middle].node == node) return &survey->tries[middle];
+        if (survey->tries[middle].node < node) {
             low = middle + 1;
         } else {
             high = middle;
@@ -74,7 +74,7 @@ static const dp_reach_try_t *find_try(const dp_reach_row_t *row, int node)
     return NULL;
 }
 
-/* ---- Addresses that are worth a try ---------------------------------------------------------- */
+/* ---- Addresses that are worth a try --------------------------------------------------------- */
 
 static int has_address(const dp_reach_card_t *card, const dp_ip_t *ip)
 {
@@ -132,13 +132,13 @@ static int has_neighbour(const dp_reach_card_t *card, const dp_interface_address
     return 0;
 }
 
-static sight_t look_at(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                       int node, int index)
+static sight_t look_at(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
+                       int node_count, int node, int index)
 {
     sight_t sight = {0, 0, 0, 0};
 
     for (int from = 0; from < node_count; from++) {
-        const dp_reach_try_t *one = find_try(&rows[from], node);
+        const dp_reach_try_t *one = find_try(&surveys[from], node);
 
         if (one == NULL) continue;
         sight.tried++;
@@ -151,8 +151,8 @@ static sight_t look_at(const dp_reach_card_t *cards, const dp_reach_row_t *rows,
 }
 
 /* Of this version of IP; -1: none that all partners reach. *direct: partners without a router. */
-static int choose_address(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                          int node, int version, int *direct)
+static int choose_address(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
+                          int node_count, int node, int version, int *direct)
 {
     const dp_reach_card_t *card = &cards[node];
     int best = -1;
@@ -162,7 +162,7 @@ static int choose_address(const dp_reach_card_t *cards, const dp_reach_row_t *ro
         sight_t sight;
 
         if (card->addresses[i].ip.version != version) continue;
-        sight = look_at(cards, rows, node_count, node, i);
+        sight = look_at(cards, surveys, node_count, node, i);
         if (sight.tried == 0 || sight.reached < sight.tried) continue;
         if (best >= 0 &&
             (sight.direct < *direct || (sight.direct == *direct &&
@@ -181,7 +181,7 @@ typedef struct service {
     int direct;  /* paths without a router */
 } service_t;
 
-static service_t choose_version(const dp_reach_card_t *cards, const dp_reach_row_t *rows,
+static service_t choose_version(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
                                 int node_count, int version, int *chosen)
 {
     service_t service = {0, 0};
@@ -189,45 +189,45 @@ static service_t choose_version(const dp_reach_card_t *cards, const dp_reach_row
     for (int node = 0; node < node_count; node++) {
         int direct;
 
-        chosen[node] = choose_address(cards, rows, node_count, node, version, &direct);
+        chosen[node] = choose_address(cards, surveys, node_count, node, version, &direct);
         service.without += chosen[node] < 0;
         service.direct += direct;
     }
     return service;
 }
 
-int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+int dp_reach_choose(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys, int node_count,
                     int *chosen)
 {
-    const service_t six = choose_version(cards, rows, node_count, 6, chosen);
-    const service_t four = choose_version(cards, rows, node_count, 4, chosen);
+    const service_t six = choose_version(cards, surveys, node_count, 6, chosen);
+    const service_t four = choose_version(cards, surveys, node_count, 4, chosen);
     const int is_six =
         six.without < four.without || (six.without == four.without && six.direct > four.direct);
 
     if (!is_six) return four.without;
-    return choose_version(cards, rows, node_count, 6, chosen).without;
+    return choose_version(cards, surveys, node_count, 6, chosen).without;
 }
 
 /* Whether this version of IP serves the node, if all answers that nobody waited for are good. */
-static int may_serve(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
+static int may_serve(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys, int node_count,
                      int node, int version)
 {
     for (int i = 0; i < cards[node].count; i++) {
         sight_t sight;
 
         if (cards[node].addresses[i].ip.version != version) continue;
-        sight = look_at(cards, rows, node_count, node, i);
+        sight = look_at(cards, surveys, node_count, node, i);
         if (sight.tried > 0 && sight.reached + sight.open == sight.tried) return 1;
     }
     return 0;
 }
 
-int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count)
+int dp_reach_is_open(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys, int node_count)
 {
     for (int version = 4; version <= 6; version += 2) {
         int node = 0;
 
-        while (node < node_count && may_serve(cards, rows, node_count, node, version))
+        while (node < node_count && may_serve(cards, surveys, node_count, node, version))
             node++;
         if (node == node_count) return 1;
     }
@@ -271,37 +271,37 @@ const char *dp_reach_words(uint8_t how)
     return how < DP_REACH_HOWS ? words[how] : "?";
 }
 
-int dp_reach_is_reached(const dp_reach_row_t *row, int node)
+int dp_reach_is_reached(const dp_reach_survey_t *survey, int node)
 {
-    const dp_reach_try_t *one = find_try(row, node);
+    const dp_reach_try_t *one = find_try(survey, node);
 
     return one != NULL && memchr(one->how, DP_REACH_YES, sizeof(one->how)) != NULL;
 }
 
-static int reaches_any(const dp_reach_row_t *row)
+static int reaches_any(const dp_reach_survey_t *survey)
 {
-    for (int i = 0; i < row->count; i++) {
-        if (dp_reach_is_reached(row, row->tries[i].node)) return 1;
+    for (int i = 0; i < survey->count; i++) {
+        if (dp_reach_is_reached(survey, survey->tries[i].node)) return 1;
     }
     return 0;
 }
 
-static int is_reached_by_any(const dp_reach_row_t *rows, int node_count, int node)
+static int is_reached_by_any(const dp_reach_survey_t *surveys, int node_count, int node)
 {
     for (int from = 0; from < node_count; from++) {
-        if (dp_reach_is_reached(&rows[from], node)) return 1;
+        if (dp_reach_is_reached(&surveys[from], node)) return 1;
     }
     return 0;
 }
 
 /* The partner that finds the fewest addresses of a node; -1: the node has no partner. */
-static int find_blindest(const dp_reach_row_t *rows, int node_count, int node)
+static int find_blindest(const dp_reach_survey_t *surveys, int node_count, int node)
 {
     int blindest = -1;
     int fewest = DP_INTERFACE_ADDRESSES + 1;
 
     for (int from = 0; from < node_count; from++) {
-        const dp_reach_try_t *one = find_try(&rows[from], node);
+        const dp_reach_try_t *one = find_try(&surveys[from], node);
         int found = 0;
 
         for (int i = 0; one != NULL && i < DP_INTERFACE_ADDRESSES; i++)
@@ -334,26 +334,26 @@ static void list_tries(text_t *text, const dp_reach_card_t *card, const dp_reach
     if (listed > LISTED_MAX) append(text, "; and %d more", listed - LISTED_MAX);
 }
 
-/* Which side of the connection from `from` to `node` stops it, as far as the other rows tell. */
-static void point_to_firewall(text_t *text, const dp_reach_row_t *rows, int node_count, int from,
-                              int node, const char *const *names)
+/* Which side of the connection from `from` to `node` stops it, as far as the other surveys tell. */
+static void point_to_firewall(text_t *text, const dp_reach_survey_t *surveys, int node_count,
+                              int from, int node, const char *const *names)
 {
     const char *a = names[from];
     const char *b = names[node];
-    const int is_back = dp_reach_is_reached(&rows[node], from);
+    const int is_back = dp_reach_is_reached(&surveys[node], from);
 
-    if (dp_reach_is_reached(&rows[from], node)) {
+    if (dp_reach_is_reached(&surveys[from], node)) {
         append(text, ". Another node reaches %s only there: no address serves all", b);
-    } else if (!is_back && !reaches_any(&rows[node]) &&
-               !is_reached_by_any(rows, node_count, node)) {
+    } else if (!is_back && !reaches_any(&surveys[node]) &&
+               !is_reached_by_any(surveys, node_count, node)) {
         append(text, ". %s reaches nobody either: its network leads to no other node", b);
-    } else if (is_reached_by_any(rows, node_count, node)) {
+    } else if (is_reached_by_any(surveys, node_count, node)) {
         append(text,
-               reaches_any(&rows[from])
+               reaches_any(&surveys[from])
                    ? ". Other nodes reach %s: something between the two stops it"
                    : ". Other nodes reach %s, so a firewall on %s stops what goes out (TCP)",
                b, a);
-    } else if (node_count == 2 || !reaches_any(&rows[from])) {
+    } else if (node_count == 2 || !reaches_any(&surveys[from])) {
         append(text,
                ". %s reaches %s: a firewall stops what comes in to %s, or goes out of %s (TCP)", b,
                is_back ? a : "others", b, a);
@@ -373,18 +373,19 @@ static int has_version(const dp_reach_card_t *card, int version)
 }
 
 /* 1: all reach this node, by the version of IP that does not lead to some other node. */
-static int explain_version(text_t *text, const dp_reach_card_t *cards, const dp_reach_row_t *rows,
-                           int node_count, int node, const char *const *names)
+static int explain_version(text_t *text, const dp_reach_card_t *cards,
+                           const dp_reach_survey_t *surveys, int node_count, int node,
+                           const char *const *names)
 {
     for (int version = 4; version <= 6; version += 2) {
         int direct;
-        const int here = choose_address(cards, rows, node_count, node, version, &direct);
+        const int here = choose_address(cards, surveys, node_count, node, version, &direct);
         char ip[DP_IP_TEXT];
         int other = 0;
 
         if (here < 0) continue;
         while (other < node_count - 1 &&
-               choose_address(cards, rows, node_count, other, version, &direct) >= 0)
+               choose_address(cards, surveys, node_count, other, version, &direct) >= 0)
             other++;
         append(text, "all reach %s at %s alone, and ", names[node],
                dp_ip_format(&cards[node].addresses[here].ip, ip));
@@ -398,8 +399,9 @@ static int explain_version(text_t *text, const dp_reach_card_t *cards, const dp_
     return 0;
 }
 
-void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, int node_count,
-                      const int *chosen, const char *const *names, char *room_at, size_t room)
+void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_survey_t *surveys,
+                      int node_count, const int *chosen, const char *const *names, char *room_at,
+                      size_t room)
 {
     text_t text = {room_at, room, 0};
     int node = 0;
@@ -413,11 +415,11 @@ void dp_reach_explain(const dp_reach_card_t *cards, const dp_reach_row_t *rows, 
         append(&text, "%s has no network address but that of loopback", names[node]);
         return;
     }
-    if (explain_version(&text, cards, rows, node_count, node, names)) return;
-    from = find_blindest(rows, node_count, node);
+    if (explain_version(&text, cards, surveys, node_count, node, names)) return;
+    from = find_blindest(surveys, node_count, node);
     if (from < 0) return;
     append(&text, "%s does not reach %s at ", names[from], names[node]);
-    list_tries(&text, &cards[node], find_try(&rows[from], node), &cards[from], names[from]);
-    point_to_firewall(&text, rows, node_count, from, node, names);
+    list_tries(&text, &cards[node], find_try(&surveys[from], node), &cards[from], names[from]);
+    point_to_firewall(&text, surveys, node_count, from, node, names);
     append(&text, "; DP_NET_INTERFACE can name an interface");
 }

@@ -37,7 +37,7 @@ typedef struct attempt {
 typedef struct trial {
     dp_reach_t *reach; /* borrowed, likewise cards */
     const dp_reach_card_t *cards;
-    dp_reach_row_t *row;
+    dp_reach_survey_t *survey;
     attempt_t *attempts; /* [count] */
     struct pollfd *polled;
     int count;
@@ -70,7 +70,7 @@ static void fail_attempt(attempt_t *attempt, int code)
 
 static void begin_attempt(trial_t *trial, attempt_t *attempt)
 {
-    const int node = trial->row->tries[attempt->partner].node;
+    const int node = trial->survey->tries[attempt->partner].node;
     const dp_reach_card_t *card = &trial->cards[node];
     struct sockaddr_storage address;
     const socklen_t bytes = dp_ip_socket_address(&card->addresses[attempt->index].ip,
@@ -90,7 +90,7 @@ static void begin_attempt(trial_t *trial, attempt_t *attempt)
 
 static void send_hello(trial_t *trial, attempt_t *attempt)
 {
-    const int to = trial->row->tries[attempt->partner].node;
+    const int to = trial->survey->tries[attempt->partner].node;
     uint8_t hello[REACH_HELLO_BYTES];
     socklen_t bytes = sizeof(int);
     int code = 0;
@@ -123,7 +123,7 @@ static void receive_answer(trial_t *trial, attempt_t *attempt)
     node = dp_reach_answer_read(&trial->reach->secret, attempt->nonce, attempt->answer);
     if (node < 0) {
         end_attempt(attempt, DP_REACH_STRANGER, 1);
-    } else if (node == trial->row->tries[attempt->partner].node) {
+    } else if (node == trial->survey->tries[attempt->partner].node) {
         end_attempt(attempt, DP_REACH_YES, 1);
     } else {
         end_attempt(attempt, DP_REACH_OTHER_NODE, 1);
@@ -167,7 +167,7 @@ static int is_partner_known(const trial_t *trial, int partner)
 
 static int are_partners_known(const trial_t *trial)
 {
-    for (int i = 0; i < trial->row->count; i++) {
+    for (int i = 0; i < trial->survey->count; i++) {
         if (!is_partner_known(trial, i)) return 0;
     }
     return 1;
@@ -216,7 +216,7 @@ static void write_results(trial_t *trial, int is_thorough)
 {
     for (int i = 0; i < trial->count; i++) {
         attempt_t *attempt = &trial->attempts[i];
-        uint8_t *how = &trial->row->tries[attempt->partner].how[attempt->index];
+        uint8_t *how = &trial->survey->tries[attempt->partner].how[attempt->index];
 
         if (attempt->stage == STAGE_OVER) {
             *how = (uint8_t)attempt->how;
@@ -229,20 +229,20 @@ static void write_results(trial_t *trial, int is_thorough)
     }
 }
 
-static dp_status_t make_row(const dp_reach_t *reach, int node_count, int all, int arity,
-                            dp_reach_row_t *row)
+static dp_status_t make_survey(const dp_reach_t *reach, int node_count, int all, int arity,
+                               dp_reach_survey_t *survey)
 {
     int *partners = malloc((size_t)node_count * sizeof(*partners));
 
-    *row = (dp_reach_row_t){0, calloc((size_t)node_count, sizeof(*row->tries))};
-    if (partners == NULL || row->tries == NULL) {
+    *survey = (dp_reach_survey_t){0, calloc((size_t)node_count, sizeof(*survey->tries))};
+    if (partners == NULL || survey->tries == NULL) {
         free(partners);
-        dp_reach_row_free(row);
+        dp_reach_survey_free(survey);
         return DP_ERR_NO_MEMORY;
     }
-    row->count = dp_reach_partners(reach->node, node_count, all, arity, partners);
-    for (int i = 0; i < row->count; i++)
-        row->tries[i].node = partners[i];
+    survey->count = dp_reach_partners(reach->node, node_count, all, arity, partners);
+    for (int i = 0; i < survey->count; i++)
+        survey->tries[i].node = partners[i];
     free(partners);
     return DP_OK;
 }
@@ -251,31 +251,31 @@ static dp_status_t make_attempts(trial_t *trial)
 {
     int count = 0;
 
-    for (int i = 0; i < trial->row->count; i++)
-        count += trial->cards[trial->row->tries[i].node].count;
+    for (int i = 0; i < trial->survey->count; i++)
+        count += trial->cards[trial->survey->tries[i].node].count;
     trial->attempts = calloc((size_t)count + 1, sizeof(*trial->attempts));
     trial->polled = calloc((size_t)count + 1, sizeof(*trial->polled));
     if (trial->attempts == NULL || trial->polled == NULL) return DP_ERR_NO_MEMORY;
-    for (int i = 0; i < trial->row->count; i++) {
-        for (int k = 0; k < trial->cards[trial->row->tries[i].node].count; k++)
+    for (int i = 0; i < trial->survey->count; i++) {
+        for (int k = 0; k < trial->cards[trial->survey->tries[i].node].count; k++)
             trial->attempts[trial->count++] = (attempt_t){.fd = -1, .partner = i, .index = k};
     }
     return DP_OK;
 }
 
 dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int all,
-                         int arity, int is_thorough, uint64_t deadline_ns, dp_reach_row_t *row,
-                         dp_error_t *error)
+                         int arity, int is_thorough, uint64_t deadline_ns,
+                         dp_reach_survey_t *survey, dp_error_t *error)
 {
-    trial_t trial = {.reach = reach, .cards = cards, .row = row};
-    dp_status_t status = make_row(reach, node_count, all, arity, row);
+    trial_t trial = {.reach = reach, .cards = cards, .survey = survey};
+    dp_status_t status = make_survey(reach, node_count, all, arity, survey);
 
     if (status == DP_OK) status = make_attempts(&trial);
     if (status == DP_OK) {
         run_trial(&trial, is_thorough, deadline_ns);
         write_results(&trial, is_thorough);
     } else {
-        dp_reach_row_free(row);
+        dp_reach_survey_free(survey);
         dp_error_set(error, status, "no memory to try %d nodes", node_count);
     }
     free(trial.attempts);

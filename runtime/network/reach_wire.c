@@ -1,5 +1,5 @@
 /*
- * reach_wire.c - cards and rows of reach.h as bytes. Called by whoever exchanges them, on one
+ * reach_wire.c - cards and surveys of reach.h as bytes. Called by whoever exchanges them, on one
  * thread. Whatever arrives is checked.
  */
 #include "runtime/network/reach.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROW_TRY_BYTES (4 + DP_INTERFACE_ADDRESSES)
+#define TRY_BYTES (4 + DP_INTERFACE_ADDRESSES)
 
 size_t dp_reach_card_write(const dp_reach_card_t *card, uint8_t data[DP_REACH_CARD_ROOM])
 {
@@ -52,57 +52,58 @@ int dp_reach_card_read(const void *data, size_t bytes, dp_reach_card_t *card)
     return !reader.failed && dp_reader_left(&reader) == 0;
 }
 
-size_t dp_reach_row_bytes(const dp_reach_row_t *row)
+size_t dp_reach_survey_bytes(const dp_reach_survey_t *survey)
 {
-    return 4 + (size_t)row->count * ROW_TRY_BYTES;
+    return 4 + (size_t)survey->count * TRY_BYTES;
 }
 
-size_t dp_reach_row_write(const dp_reach_row_t *row, uint8_t *data, size_t room)
+size_t dp_reach_survey_write(const dp_reach_survey_t *survey, uint8_t *data, size_t room)
 {
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
-    dp_write_u32(&writer, (uint32_t)row->count);
-    for (int i = 0; i < row->count; i++) {
-        dp_write_u32(&writer, (uint32_t)row->tries[i].node);
-        dp_write_bytes(&writer, row->tries[i].how, DP_INTERFACE_ADDRESSES);
+    dp_write_u32(&writer, (uint32_t)survey->count);
+    for (int i = 0; i < survey->count; i++) {
+        dp_write_u32(&writer, (uint32_t)survey->tries[i].node);
+        dp_write_bytes(&writer, survey->tries[i].how, DP_INTERFACE_ADDRESSES);
     }
     return writer.failed ? 0 : writer.bytes;
 }
 
-dp_status_t dp_reach_row_read(const void *data, size_t bytes, int node_count, dp_reach_row_t *row)
+dp_status_t dp_reach_survey_read(const void *data, size_t bytes, int node_count,
+                                 dp_reach_survey_t *survey)
 {
     dp_reader_t reader;
     uint32_t count;
     int before = -1;
 
-    *row = (dp_reach_row_t){0, NULL};
+    *survey = (dp_reach_survey_t){0, NULL};
     dp_reader_init(&reader, data, bytes);
     count = dp_read_u32(&reader);
     if (reader.failed || count > (uint32_t)node_count ||
-        dp_reader_left(&reader) != (size_t)count * ROW_TRY_BYTES) {
+        dp_reader_left(&reader) != (size_t)count * TRY_BYTES) {
         return DP_ERR_SYSTEM;
     }
-    row->tries = calloc((size_t)count + 1, sizeof(*row->tries));
-    if (row->tries == NULL) return DP_ERR_NO_MEMORY;
+    survey->tries = calloc((size_t)count + 1, sizeof(*survey->tries));
+    if (survey->tries == NULL) return DP_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t node = dp_read_u32(&reader);
         const void *how = dp_read_bytes(&reader, DP_INTERFACE_ADDRESSES);
 
         if (how == NULL || node >= (uint32_t)node_count || (int)node <= before) { /* ascending */
-            dp_reach_row_free(row);
+            dp_reach_survey_free(survey);
             return DP_ERR_SYSTEM;
         }
         before = (int)node;
-        row->tries[i].node = before;
-        memcpy(row->tries[i].how, how, DP_INTERFACE_ADDRESSES);
-        row->count++;
+        survey->tries[i].node = before;
+        memcpy(survey->tries[i].how, how, DP_INTERFACE_ADDRESSES);
+        survey->count++;
     }
     return DP_OK;
 }
 
-void dp_reach_row_free(dp_reach_row_t *row)
+void dp_reach_survey_free(dp_reach_survey_t *survey)
 {
-    free(row->tries);
-    *row = (dp_reach_row_t){0, NULL};
+    free(survey->tries);
+    *survey = (dp_reach_survey_t){0, NULL};
 }

@@ -9,13 +9,13 @@
 
 #include "runtime/base/config.h"
 
-static void print_flag(const dp_config_row_t *row)
+static void print_flag(const dp_setting_t *setting)
 {
     printf("`--");
-    for (const char *name = row->name; *name != '\0'; name++)
+    for (const char *name = setting->name; *name != '\0'; name++)
         putchar(*name == '_' ? '-' : tolower((unsigned char)*name));
     /* dprun has a --check of its own, so the value is part of the flag */
-    printf("%s`", strcmp(row->kind, "yes/no") == 0 ? "=yes\\|no" : "");
+    printf("%s`", strcmp(setting->kind, "yes/no") == 0 ? "=yes\\|no" : "");
 }
 
 /* A table cell: choices hold bars. */
@@ -30,18 +30,18 @@ static void print_cell(const char *text)
 static void print_settings(int is_internal)
 {
     for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
+        const dp_setting_t *setting = dp_config_setting(i);
 
-        if (row->is_internal != is_internal) continue;
-        printf("| `DP_%s` | ", row->name);
+        if (setting->is_internal != is_internal) continue;
+        printf("| `DP_%s` | ", setting->name);
         if (!is_internal) {
-            print_flag(row);
-            printf(" | %s%s%s | ", row->value[0] != '\0' ? "`" : "", row->value,
-                   row->value[0] != '\0' ? "`" : "");
+            print_flag(setting);
+            printf(" | %s%s%s | ", setting->value[0] != '\0' ? "`" : "", setting->value,
+                   setting->value[0] != '\0' ? "`" : "");
         }
-        print_cell(row->kind);
+        print_cell(setting->kind);
         printf(" | ");
-        print_cell(row->help);
+        print_cell(setting->help);
         printf(" |\n");
     }
 }

@@ -21,7 +21,7 @@ static void check_round_trip(const dp_config_t *config)
     dp_config_defaults(&copy);
     for (size_t i = 0; i < dp_config_count(); i++) {
         dp_config_format(config, i, text, sizeof(text));
-        if (dp_config_set(&copy, dp_config_row(i)->name, text, DP_FROM_FLAG, &error) != DP_OK) {
+        if (dp_config_set(&copy, dp_config_setting(i)->name, text, DP_FROM_FLAG, &error) != DP_OK) {
             fprintf(stderr, "%s\n", error.text);
             abort();
         }

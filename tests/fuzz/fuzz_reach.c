@@ -1,8 +1,8 @@
 /*
- * fuzz_reach.c - any bytes as the cards and rows with which nodes find their network, as cores of a
- * rank, and as a hello of a stranger.
+ * fuzz_reach.c - any bytes as the cards and surveys with which nodes find their network, as cores
+ * of a rank, and as a hello of a stranger.
  *
- * An input is a row of (u8 what, u16 size, bytes). What can be read can be written again, and a
+ * An input is a list of (u8 what, u16 size, bytes). What can be read can be written again, and a
  * choice made of it names addresses that exist.
  */
 #include "tests/fuzz/fuzz.h"
@@ -17,8 +17,8 @@
 
 typedef struct network {
     dp_reach_card_t cards[NODES];
-    dp_reach_row_t rows[NODES];
-    int cards_read, rows_read;
+    dp_reach_survey_t surveys[NODES];
+    int cards_read, surveys_read;
 } network_t;
 
 static void read_card(network_t *network, const uint8_t *data, size_t bytes)
@@ -33,14 +33,15 @@ static void read_card(network_t *network, const uint8_t *data, size_t bytes)
     if (dp_reach_card_write(card, again) != bytes || memcmp(again, data, bytes) != 0) abort();
 }
 
-static void read_row(network_t *network, const uint8_t *data, size_t bytes)
+static void read_survey(network_t *network, const uint8_t *data, size_t bytes)
 {
-    dp_reach_row_t *row = &network->rows[network->rows_read++ % NODES];
+    dp_reach_survey_t *survey = &network->surveys[network->surveys_read++ % NODES];
     uint8_t again[512];
 
-    dp_reach_row_free(row);
-    if (dp_reach_row_read(data, bytes, NODES, row) != DP_OK) return;
-    if (dp_reach_row_write(row, again, sizeof(again)) != bytes || memcmp(again, data, bytes) != 0)
+    dp_reach_survey_free(survey);
+    if (dp_reach_survey_read(data, bytes, NODES, survey) != DP_OK) return;
+    if (dp_reach_survey_write(survey, again, sizeof(again)) != bytes ||
+        memcmp(again, data, bytes) != 0)
         abort();
 }
 
@@ -49,7 +50,7 @@ static void choose(network_t *network)
     static const char *const names[NODES] = {"a", "b", "c", "d"};
     char text[DP_ERROR_TEXT_MAX] = "";
     int chosen[NODES];
-    const int without = dp_reach_choose(network->cards, network->rows, NODES, chosen);
+    const int without = dp_reach_choose(network->cards, network->surveys, NODES, chosen);
     int missing = 0;
 
     for (int i = 0; i < NODES; i++) {
@@ -57,8 +58,8 @@ static void choose(network_t *network)
         missing += chosen[i] < 0;
     }
     if (missing != without) abort();
-    (void)dp_reach_is_open(network->cards, network->rows, NODES);
-    dp_reach_explain(network->cards, network->rows, NODES, chosen, names, text, sizeof(text));
+    (void)dp_reach_is_open(network->cards, network->surveys, NODES);
+    dp_reach_explain(network->cards, network->surveys, NODES, chosen, names, text, sizeof(text));
     if (memchr(text, '\0', sizeof(text)) == NULL) abort();
 }
 
@@ -99,13 +100,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         const uint8_t *at = fuzz_take(&input, size, &got);
 
         if (what == 0) read_card(&network, at, got);
-        if (what == 1) read_row(&network, at, got);
+        if (what == 1) read_survey(&network, at, got);
         if (what == 2) read_cores(at, got);
         if (what == 3) hear_stranger(at, got);
     }
     choose(&network);
     for (int i = 0; i < NODES; i++)
-        dp_reach_row_free(&network.rows[i]);
+        dp_reach_survey_free(&network.surveys[i]);
     return 0;
 }
 
@@ -130,7 +131,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
 
     if (which > 0 || room < 4096) return 0;
     for (int node = 0; node < NODES; node++) {
-        dp_reach_row_t row = {0, tries};
+        dp_reach_survey_t survey = {0, tries};
 
         (void)dp_ip_parse("10.0.0.1", &card.addresses[0].ip);
         card.addresses[0].ip.bytes[3] = (uint8_t)(node + 1);
@@ -139,10 +140,10 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         used += put(data + used, 0, part, dp_reach_card_write(&card, part));
         for (int other = 0; other < NODES; other++) {
             if (other == node) continue;
-            tries[row.count].node = other;
-            tries[row.count++].how[0] = other == 2 ? DP_REACH_SILENT : DP_REACH_YES;
+            tries[survey.count].node = other;
+            tries[survey.count++].how[0] = other == 2 ? DP_REACH_SILENT : DP_REACH_YES;
         }
-        used += put(data + used, 1, part, dp_reach_row_write(&row, part, sizeof(part)));
+        used += put(data + used, 1, part, dp_reach_survey_write(&survey, part, sizeof(part)));
     }
     dp_writer_init(&writer, part, sizeof(part));
     dp_core_share_write(&share, &writer);

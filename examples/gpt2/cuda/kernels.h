@@ -164,7 +164,7 @@ int gpt2_cuda_adamw(gpt2_cuda_stream_t stream, float *weights, const float *grad
                     size_t count, const gpt2_adamw_t *adamw, const float *clip,
                     const uint32_t *skip);
 
-/* ---- LAMB (lamb.cu) -------------------------------------------------------------------------- */
+/* ---- LAMB (lamb.cu) ------------------------------------------------------------------------- */
 
 /* A tensor, or the part of one that lies in some memory. */
 typedef struct gpt2_cuda_lamb_tensor {
@@ -219,7 +219,7 @@ int gpt2_cuda_lamb(gpt2_cuda_stream_t stream, float *weights, float *gradients, 
                    gpt2_cuda_type_t copy_type, void *copy, const gpt2_cuda_lamb_t *places,
                    const gpt2_cuda_lamb_step_t *step);
 
-/* ---- Low-rank gradients (powersgd.cu): the twins of cpu/compress_kernels.h ------------------- */
+/* ---- Low-rank gradients (powersgd.cu): the twins of cpu/compress_kernels.h ------------------ */
 
 /* Of scratch, for matrices of these sizes. */
 size_t gpt2_cuda_powersgd_scratch_bytes(size_t rows, size_t columns, size_t rank);

@@ -240,8 +240,8 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_CARD:
         dp_fleet_card(node, fields);
         break;
-    case DP_REMOTE_ROW:
-        dp_fleet_row(node, fields);
+    case DP_REMOTE_SURVEY:
+        dp_fleet_survey(node, fields);
         break;
     case DP_REMOTE_TUNNEL_OPEN:
     case DP_REMOTE_TUNNEL_DATA:

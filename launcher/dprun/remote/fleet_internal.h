@@ -74,9 +74,9 @@ typedef struct dp_fleet_node {
     int is_suspected;          /* a rank on another node gave one of its ranks up */
     int has_files;             /* they have all come */
     /* --check */
-    int has_card, has_row;
+    int has_card, has_survey;
     dp_reach_card_t card;
-    dp_reach_row_t row;
+    dp_reach_survey_t survey;
     /* clock */
     int bursts; /* quick rounds still to come */
     uint64_t window_ns;
@@ -189,7 +189,7 @@ void dp_fleet_clock(dp_fleet_node_t *node, uint64_t sent_ns, uint64_t theirs_ns)
 /* ---- fleet_reach.c -------------------------------------------------------------------------- */
 
 void dp_fleet_card(dp_fleet_node_t *node, dp_reader_t *fields);
-void dp_fleet_row(dp_fleet_node_t *node, dp_reader_t *fields);
+void dp_fleet_survey(dp_fleet_node_t *node, dp_reader_t *fields);
 /* Has all nodes try each other, and prints what a user must know of it. Runs the event loop
  * meanwhile. Returns the number of things to put right. */
 int dp_fleet_reach(dp_fleet_t *fleet, FILE *out);

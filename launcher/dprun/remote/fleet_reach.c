@@ -13,18 +13,18 @@
 #include <string.h>
 
 #define SHARE_OF_TIME 3                /* a round takes this part of DP_START_TIMEOUT at most */
-#define ANSWER_NS UINT64_C(5000000000) /* for the rows to come behind the end of a round */
+#define ANSWER_NS UINT64_C(5000000000) /* for the surveys to come behind the end of a round */
 #define LISTED_PAIRS 16
 #define LISTED_NODES 64
 
 typedef struct network {
     dp_fleet_t *fleet; /* borrowed */
     FILE *out;
-    dp_reach_card_t *lists; /* [fleet->count] the nodes' addresses */
-    dp_reach_card_t *cards; /* [fleet->count] those on which they listen */
-    dp_reach_row_t *rows;   /* [fleet->count], borrowed from the nodes */
-    int *chosen;            /* [fleet->count] */
-    const char **names;     /* [fleet->count] */
+    dp_reach_card_t *lists;     /* [fleet->count] the nodes' addresses */
+    dp_reach_card_t *cards;     /* [fleet->count] those on which they listen */
+    dp_reach_survey_t *surveys; /* [fleet->count], borrowed from the nodes */
+    int *chosen;                /* [fleet->count] */
+    const char **names;         /* [fleet->count] */
 } network_t;
 
 /* ---- Frames --------------------------------------------------------------------------------- */
@@ -37,14 +37,14 @@ void dp_fleet_card(dp_fleet_node_t *node, dp_reader_t *fields)
     if (dp_reach_card_read(dp_read_bytes(fields, bytes), bytes, &node->card)) node->has_card = 1;
 }
 
-void dp_fleet_row(dp_fleet_node_t *node, dp_reader_t *fields)
+void dp_fleet_survey(dp_fleet_node_t *node, dp_reader_t *fields)
 {
     const size_t bytes = dp_reader_left(fields);
 
-    if (!node->fleet->only_looks || node->has_row) return;
-    dp_reach_row_free(&node->row);
-    node->has_row = dp_reach_row_read(dp_read_bytes(fields, bytes), bytes, node->fleet->count,
-                                      &node->row) == DP_OK;
+    if (!node->fleet->only_looks || node->has_survey) return;
+    dp_reach_survey_free(&node->survey);
+    node->has_survey = dp_reach_survey_read(dp_read_bytes(fields, bytes), bytes, node->fleet->count,
+                                            &node->survey) == DP_OK;
 }
 
 /* ---- Rounds --------------------------------------------------------------------------------- */
@@ -57,10 +57,10 @@ static int have_cards(const dp_fleet_t *fleet)
     return 1;
 }
 
-static int have_rows(const dp_fleet_t *fleet)
+static int have_surveys(const dp_fleet_t *fleet)
 {
     for (int i = 0; i < fleet->count; i++) {
-        if (!fleet->list[i].has_row) return 0;
+        if (!fleet->list[i].has_survey) return 0;
     }
     return 1;
 }
@@ -142,12 +142,12 @@ static int run_round(network_t *network, int is_thorough)
     dp_write_u8(&writer, (uint8_t)is_thorough);
     dp_write_u32(&writer, (uint32_t)(limit_ns / 1000000));
     for (int i = 0; i < fleet->count; i++)
-        fleet->list[i].has_row = 0;
+        fleet->list[i].has_survey = 0;
     if (!send_cards(network, DP_REMOTE_TRY, network->cards, head, sizeof(head)) ||
-        !await_all(fleet, have_rows, dp_now_ns() + limit_ns + ANSWER_NS))
+        !await_all(fleet, have_surveys, dp_now_ns() + limit_ns + ANSWER_NS))
         return 0;
     for (int i = 0; i < fleet->count; i++)
-        network->rows[i] = fleet->list[i].row;
+        network->surveys[i] = fleet->list[i].survey;
     return 1;
 }
 
@@ -163,7 +163,7 @@ static int print_pair(const network_t *network, int from, const dp_reach_try_t *
 {
     const dp_reach_card_t *card = &network->cards[one->node];
 
-    if (dp_reach_is_reached(&network->rows[from], one->node)) return 0;
+    if (dp_reach_is_reached(&network->surveys[from], one->node)) return 0;
     fprintf(network->out, "        %s -> %s:", network->names[from], network->names[one->node]);
     for (int i = 0; i < card->count; i++) {
         char ip[DP_IP_TEXT];
@@ -182,13 +182,13 @@ static void print_pairs(const network_t *network)
     int more = 0;
 
     for (int from = 0; from < network->fleet->count; from++) {
-        const dp_reach_row_t *row = &network->rows[from];
+        const dp_reach_survey_t *survey = &network->surveys[from];
 
-        for (int i = 0; i < row->count; i++) {
+        for (int i = 0; i < survey->count; i++) {
             if (listed < LISTED_PAIRS) {
-                listed += print_pair(network, from, &row->tries[i]);
+                listed += print_pair(network, from, &survey->tries[i]);
             } else {
-                more += !dp_reach_is_reached(row, row->tries[i].node);
+                more += !dp_reach_is_reached(survey, survey->tries[i].node);
             }
         }
     }
@@ -208,7 +208,7 @@ static void print_fault(const network_t *network)
                 network->names[i], interface);
         return;
     }
-    dp_reach_explain(network->cards, network->rows, network->fleet->count, network->chosen,
+    dp_reach_explain(network->cards, network->surveys, network->fleet->count, network->chosen,
                      network->names, text, sizeof(text));
     fprintf(network->out, "        -> %s\n", text);
 }
@@ -255,12 +255,12 @@ static int try_network(network_t *network)
             print_line(network, "FAILED", "network: not all nodes have tried it");
             return 1;
         }
-        if (dp_reach_choose(network->cards, network->rows, fleet->count, network->chosen) == 0) {
+        if (dp_reach_choose(network->cards, network->surveys, fleet->count, network->chosen) == 0) {
             print_choice(network);
             return 0;
         }
         is_whole = are_some_left_out(network);
-        if (!is_whole && !dp_reach_is_open(network->cards, network->rows, fleet->count)) break;
+        if (!is_whole && !dp_reach_is_open(network->cards, network->surveys, fleet->count)) break;
     }
     print_fault(network);
     return 1;
@@ -279,10 +279,10 @@ int dp_fleet_reach(dp_fleet_t *fleet, FILE *out)
     }
     network.lists = calloc(count, sizeof(*network.lists));
     network.cards = calloc(count, sizeof(*network.cards));
-    network.rows = calloc(count, sizeof(*network.rows));
+    network.surveys = calloc(count, sizeof(*network.surveys));
     network.chosen = calloc(count, sizeof(*network.chosen));
     network.names = calloc(count, sizeof(*network.names));
-    if (network.lists == NULL || network.cards == NULL || network.rows == NULL ||
+    if (network.lists == NULL || network.cards == NULL || network.surveys == NULL ||
         network.chosen == NULL || network.names == NULL) {
         print_line(&network, "FAILED", "network: out of memory");
     } else if (!await_cards(&network, network.lists)) {
@@ -294,7 +294,7 @@ int dp_fleet_reach(dp_fleet_t *fleet, FILE *out)
     }
     free(network.lists);
     free(network.cards);
-    free(network.rows);
+    free(network.surveys);
     free(network.chosen);
     free(network.names);
     return failed;

@@ -559,7 +559,7 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
         dp_link_close(node->link);
         dp_tunnel_destroy(node->tunnel);
         dp_shell_destroy(node->shell);
-        dp_reach_row_free(&node->row);
+        dp_reach_survey_free(&node->survey);
         if (node->fleet != NULL) dp_knock_fini(&node->knock);
         if (node->retry != NULL) event_free(node->retry);
         free(node->points);

@@ -73,9 +73,9 @@ static int pass_settings(dp_nodes_t *nodes, const dp_config_t *config)
         char value[DP_CONFIG_TEXT_MAX + 64];
         char *entry = NULL;
 
-        if (dp_config_row(i)->is_internal || config->source[i] == DP_FROM_DEFAULT) continue;
+        if (dp_config_setting(i)->is_internal || config->source[i] == DP_FROM_DEFAULT) continue;
         dp_config_format(config, i, value, sizeof(value));
-        if (asprintf(&entry, "DP_%s=%s", dp_config_row(i)->name, value) < 0) return -1;
+        if (asprintf(&entry, "DP_%s=%s", dp_config_setting(i)->name, value) < 0) return -1;
         if (add_variable(nodes, entry) != 0) return -1;
     }
     return 0;

@@ -10,7 +10,7 @@
  *   CARD     --check: the addresses of the station's node (runtime/network/reach.h), which listens
  *            on nothing yet
  *   OPEN     all nodes' addresses; the station listens, and another CARD says where, with ports
- *   TRY      all nodes' ports; ROW says what the station reached
+ *   TRY      all nodes' ports; SURVEY says what the station reached
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
  *   DEAF     nothing comes from dprun any more. A link that loses packets in one direction looks to
@@ -68,7 +68,7 @@ enum dp_remote_frame {
     DP_REMOTE_MEMORY, /* 8 x u64: dp_memory_sight_t before and after, ahead of a failed rank's end
                        */
     DP_REMOTE_CARD,   /* dp_reach_card_t */
-    DP_REMOTE_ROW,    /* dp_reach_row_t */
+    DP_REMOTE_SURVEY, /* dp_reach_survey_t */
     DP_REMOTE_DEAF,   /* no packet has come from dprun for DP_REMOTE_DEAF_NS */
     /* both */
     DP_REMOTE_TUNNEL_OPEN = 64, /* u32 number; by the station */

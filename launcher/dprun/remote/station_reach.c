@@ -2,7 +2,7 @@
  * station_reach.c - tries the network between this node and the others, for dprun --check.
  *
  * Called by station.c, on its only thread, whose signs of life must not wait for a network that
- * answers nothing. So the other nodes are tried on a thread of their own; it owns cards, row and
+ * answers nothing. So the other nodes are tried on a thread of their own; it owns cards, survey and
  * error from its start until it writes to done_fd.
  */
 #include <errno.h>
@@ -24,14 +24,14 @@ typedef struct dp_station_reach {
     dp_reach_t *reach;    /* NULL: it listens on nothing */
     pthread_t thread;
     int has_thread;
-    int done_fd; /* readable: the thread has written row and status */
+    int done_fd; /* readable: the thread has written survey and status */
     struct event *on_done;
     /* the thread's while there is one */
     dp_reach_card_t *cards; /* [node_count] */
     int node_count;
     int is_thorough;
     uint64_t deadline_ns;
-    dp_reach_row_t row;
+    dp_reach_survey_t survey;
     dp_status_t status;
     dp_error_t error;
 } dp_station_reach_t;
@@ -44,13 +44,13 @@ static void join_thread(dp_station_reach_t *reach)
     reach->cards = NULL;
 }
 
-static void send_row(dp_station_t *station, const dp_reach_row_t *row)
+static void send_survey(dp_station_t *station, const dp_reach_survey_t *survey)
 {
-    const size_t bytes = dp_reach_row_bytes(row);
+    const size_t bytes = dp_reach_survey_bytes(survey);
     uint8_t *data = malloc(bytes);
 
-    if (data != NULL && dp_reach_row_write(row, data, bytes) == bytes)
-        dp_station_send(station, DP_REMOTE_ROW, data, bytes);
+    if (data != NULL && dp_reach_survey_write(survey, data, bytes) == bytes)
+        dp_station_send(station, DP_REMOTE_SURVEY, data, bytes);
     free(data);
 }
 
@@ -67,8 +67,8 @@ static void on_done(evutil_socket_t fd, short what, void *context)
         dp_station_refuse(station, 1, reach->error.text);
         return;
     }
-    send_row(station, &reach->row);
-    dp_reach_row_free(&reach->row);
+    send_survey(station, &reach->survey);
+    dp_reach_survey_free(&reach->survey);
 }
 
 static void *try_others(void *context)
@@ -78,7 +78,7 @@ static void *try_others(void *context)
 
     reach->status =
         dp_reach_try(reach->reach, reach->cards, reach->node_count, DP_REACH_ALL_CHECK, ARITY,
-                     reach->is_thorough, reach->deadline_ns, &reach->row, &reach->error);
+                     reach->is_thorough, reach->deadline_ns, &reach->survey, &reach->error);
     while (write(reach->done_fd, &one, sizeof(one)) < 0 && errno == EINTR)
         continue;
     return NULL;
@@ -207,7 +207,7 @@ void dp_station_reach_close(dp_station_t *station)
     if (reach == NULL) return;
     if (reach->reach != NULL) dp_reach_stop(reach->reach);
     join_thread(reach);
-    dp_reach_row_free(&reach->row);
+    dp_reach_survey_free(&reach->survey);
     dp_reach_close(reach->reach);
     if (reach->on_done != NULL) event_free(reach->on_done);
     if (reach->done_fd >= 0) close(reach->done_fd);

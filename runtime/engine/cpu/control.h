@@ -52,13 +52,13 @@ typedef struct dp_control_descriptor {
     uint8_t cannot_pull;        /* it cannot read the memory of all the others of its node */
     uint8_t use_staging;        /* the first rank's: private tensors are handed over all the same */
     uint64_t arrive_ns;
-    uint64_t pieces;  /* dp_control_piece_t [piece_count] */
-    uint64_t tallies; /* dp_tally_t [piece_count] */
-    uint64_t eager;   /* small operations: all inputs, packed */
-    uint64_t row;     /* exchanges: dp_exchange_row_t */
-    uint64_t table;   /* likewise, of all ranks; set before the second barrier */
-    uint64_t staging; /* this rank's staging buffers (stage.c); set before the second barrier */
-    uint64_t scratch; /* what came from other nodes; set before the second barrier */
+    uint64_t pieces;   /* dp_control_piece_t [piece_count] */
+    uint64_t tallies;  /* dp_tally_t [piece_count] */
+    uint64_t eager;    /* small operations: all inputs, packed */
+    uint64_t manifest; /* exchanges: dp_exchange_manifest_t */
+    uint64_t table;    /* likewise, of all ranks; set before the second barrier */
+    uint64_t staging;  /* this rank's staging buffers (stage.c); set before the second barrier */
+    uint64_t scratch;  /* what came from other nodes; set before the second barrier */
 } dp_control_descriptor_t;
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */

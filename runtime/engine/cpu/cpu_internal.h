@@ -70,11 +70,11 @@ typedef struct dp_cpu_publication {
     dp_control_piece_t *pieces; /* [room] */
     dp_tally_t *tallies;        /* [room] */
     size_t room;
-    void *grown[2]; /* pieces and tallies where they outgrew the group's memory; else NULL */
-    uint64_t *row;  /* [row_words] of an exchange */
-    size_t row_words;
-    void *grown_row; /* likewise */
-    char *eager;     /* [DP_EAGER_BYTES] */
+    void *grown[2];     /* pieces and tallies where they outgrew the group's memory; else NULL */
+    uint64_t *manifest; /* [manifest_words] of an exchange */
+    size_t manifest_words;
+    void *grown_manifest; /* likewise */
+    char *eager;          /* [DP_EAGER_BYTES] */
 } dp_cpu_publication_t;
 
 /* Memory and connections of one lane, used by its operations one after the other. */

@@ -15,15 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One publication in the group's memory: pieces, tallies, the row of an exchange, then the inputs
- * of small operations. */
+/* One publication in the group's memory: pieces, tallies, the manifest of an exchange, then the
+ * inputs of small operations. */
 #define PUBLICATION_BYTES ((size_t)8 * DP_KIB)
 #define PUBLICATION_ROOM ((size_t)32)
-#define PUBLICATION_ROW_BYTES ((size_t)512)
+#define PUBLICATION_MANIFEST_BYTES ((size_t)512)
 #define PUBLICATION_TALLIES (PUBLICATION_ROOM * sizeof(dp_control_piece_t))
-#define PUBLICATION_ROW (PUBLICATION_TALLIES + PUBLICATION_ROOM * sizeof(dp_tally_t))
+#define PUBLICATION_MANIFEST (PUBLICATION_TALLIES + PUBLICATION_ROOM * sizeof(dp_tally_t))
 #define PUBLICATION_EAGER (PUBLICATION_BYTES - DP_EAGER_BYTES)
-_Static_assert(PUBLICATION_ROW + PUBLICATION_ROW_BYTES <= PUBLICATION_EAGER, "they do not overlap");
+_Static_assert(PUBLICATION_MANIFEST + PUBLICATION_MANIFEST_BYTES <= PUBLICATION_EAGER,
+               "they do not overlap");
 
 /* ---- Who ------------------------------------------------------------------------------------ */
 
@@ -86,8 +87,8 @@ static dp_status_t make_publications(dp_cpu_group_t *group)
             (dp_cpu_publication_t){.pieces = (dp_control_piece_t *)(void *)at,
                                    .tallies = (dp_tally_t *)(void *)(at + PUBLICATION_TALLIES),
                                    .room = PUBLICATION_ROOM,
-                                   .row = (uint64_t *)(void *)(at + PUBLICATION_ROW),
-                                   .row_words = PUBLICATION_ROW_BYTES / sizeof(uint64_t),
+                                   .manifest = (uint64_t *)(void *)(at + PUBLICATION_MANIFEST),
+                                   .manifest_words = PUBLICATION_MANIFEST_BYTES / sizeof(uint64_t),
                                    .eager = at + PUBLICATION_EAGER};
     }
     return DP_OK;
@@ -102,7 +103,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
     for (int i = 0; i < 2; i++) {
         dp_arena_free(arena, group->publications[i].grown[0]);
         dp_arena_free(arena, group->publications[i].grown[1]);
-        dp_arena_free(arena, group->publications[i].grown_row);
+        dp_arena_free(arena, group->publications[i].grown_manifest);
     }
     dp_arena_free(arena, group->publication_memory);
     dp_cpu_group_free(group);

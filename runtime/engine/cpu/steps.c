@@ -265,7 +265,7 @@ static dp_status_t publish_buffers(dp_cpu_group_t *group, const dp_engine_op_t *
         .pieces = dp_arena_offset(group->engine->arena, publication->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, publication->tallies, 0),
         .eager = dp_arena_offset(group->engine->arena, publication->eager, 0),
-        .row = dp_arena_offset(group->engine->arena, publication->row, 0),
+        .manifest = dp_arena_offset(group->engine->arena, publication->manifest, 0),
     };
     for (size_t i = 0; i < op->piece_count; i++)
         descriptor->wants_tally |= op->pieces[i].tally != NULL;

@@ -2,13 +2,13 @@
  * exchange.c - gather, scatter, alltoall, allgatherv and send over NCCL: blocks from rank to
  * rank whose sizes only the senders know.
  *
- * Every rank writes a row: how much it can take, and how much it sends to which rank. All rows go
- * to all ranks of the operation, on a stream of the engine's own, and the launch thread waits for
- * them. So all ranks compute from the same rows whether everything fits, before a byte is written.
- * Then the blocks travel as one NCCL group of sends and receives. Waiting in the launch thread is
- * safe: rows wait only for operations that were issued before.
+ * Every rank writes a manifest: how much it can take, and how much it sends to which rank. All
+ * manifests go to all ranks of the operation, on a stream of the engine's own, and the launch
+ * thread waits for them. So all ranks compute from the same manifests whether everything fits,
+ * before a byte is written. Then the blocks travel as one NCCL group of sends and receives. Waiting
+ * in the launch thread is safe: manifests wait only for operations that were issued before.
  *
- *     rows of an alltoallv of 3 ranks, [rank][word]     blocks of rank 1
+ *     manifests of an alltoallv of 3 ranks, [rank][word]     blocks of rank 1
  *       capacity  drops  to 0  to 1  to 2                 in:  [to 0][to 1][to 2]
  *       capacity  drops  to 0  to 1  to 2   <- rank 1     out: [from 0][from 1][from 2]
  *       capacity  drops  to 0  to 1  to 2
@@ -17,7 +17,8 @@
 
 #include <string.h>
 
-enum { ROW_CAPACITY, ROW_DROPS, ROW_COUNTS }; /* words of a row; counts: one, or one per rank */
+/* Words of a manifest. Counts: one, or one per rank. */
+enum { MANIFEST_CAPACITY, MANIFEST_DROPS, MANIFEST_COUNTS };
 
 typedef struct exchange_run {
     dp_nccl_engine_t *engine;
@@ -26,21 +27,21 @@ typedef struct exchange_run {
     dp_engine_op_t *op;
     cudaStream_t stream;
     size_t elem_bytes;
-    size_t row_words;
+    size_t manifest_words;
     dp_error_t *error;
 } exchange_run_t;
 
 /* ---- Who sends what ------------------------------------------------------------------------- */
 
-static const uint64_t *row_of(const exchange_run_t *run, int rank)
+static const uint64_t *manifest_of(const exchange_run_t *run, int rank)
 {
-    return run->engine->issuing.rows.host + (size_t)rank * run->row_words;
+    return run->engine->issuing.manifests.host + (size_t)rank * run->manifest_words;
 }
 
 /* Elements that rank `from` sends to rank `to`. */
 static size_t count_of(const exchange_run_t *run, int from, int to)
 {
-    const uint64_t *counts = row_of(run, from) + ROW_COUNTS;
+    const uint64_t *counts = manifest_of(run, from) + MANIFEST_COUNTS;
 
     switch (run->op->collective) {
     case DP_COLLECTIVE_GATHER:
@@ -87,107 +88,108 @@ static size_t total_for(const exchange_run_t *run, int rank)
     return total;
 }
 
-/* ---- Rows ----------------------------------------------------------------------------------- */
+/* ---- Manifests ------------------------------------------------------------------------------ */
 
-static void write_row(exchange_run_t *run)
+static void write_manifest(exchange_run_t *run)
 {
     const dp_engine_exchange_t *exchange = run->op->exchange;
     const dp_collective_t collective = run->op->collective;
-    uint64_t *row = run->engine->issuing.rows.host + (size_t)run->group->rank * run->row_words;
+    uint64_t *manifest =
+        run->engine->issuing.manifests.host + (size_t)run->group->rank * run->manifest_words;
     const int is_root = run->op->root == run->group->rank;
     const int sends =
         is_root || (collective != DP_COLLECTIVE_SCATTER && collective != DP_COLLECTIVE_SCATTERV &&
                     collective != DP_COLLECTIVE_SEND);
 
-    row[ROW_CAPACITY] = exchange->drops ? SIZE_MAX : exchange->capacity;
-    row[ROW_DROPS] = exchange->drops != 0;
-    for (size_t i = ROW_COUNTS; i < run->row_words; i++)
-        row[i] = sends ? exchange->send_counts[i - ROW_COUNTS] : 0;
+    manifest[MANIFEST_CAPACITY] = exchange->drops ? SIZE_MAX : exchange->capacity;
+    manifest[MANIFEST_DROPS] = exchange->drops != 0;
+    for (size_t i = MANIFEST_COUNTS; i < run->manifest_words; i++)
+        manifest[i] = sends ? exchange->send_counts[i - MANIFEST_COUNTS] : 0;
 }
 
 /* A send and its receive concern two ranks; the others have no part in it and are not waited for.
  */
-static ncclResult_t swap_rows(exchange_run_t *run)
+static ncclResult_t swap_manifests(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
     const int self = run->group->rank;
     const int other = run->op->root == self ? run->op->peer : run->op->root;
-    uint64_t *rows = engine->issuing.rows.device;
+    uint64_t *manifests = engine->issuing.manifests.device;
     ncclComm_t comm = run->group->comm;
     ncclResult_t result;
     ncclResult_t end;
 
     if (run->op->collective != DP_COLLECTIVE_SEND) {
-        return ncclAllGather(rows + (size_t)self * run->row_words, rows, run->row_words, ncclUint64,
-                             comm, engine->issuing.side);
+        return ncclAllGather(manifests + (size_t)self * run->manifest_words, manifests,
+                             run->manifest_words, ncclUint64, comm, engine->issuing.side);
     }
     result = ncclGroupStart();
     if (result != ncclSuccess) return result;
-    result = ncclSend(rows + (size_t)self * run->row_words, run->row_words, ncclUint64, other, comm,
-                      engine->issuing.side);
+    result = ncclSend(manifests + (size_t)self * run->manifest_words, run->manifest_words,
+                      ncclUint64, other, comm, engine->issuing.side);
     if (result == ncclSuccess) {
-        result = ncclRecv(rows + (size_t)other * run->row_words, run->row_words, ncclUint64, other,
-                          comm, engine->issuing.side);
+        result = ncclRecv(manifests + (size_t)other * run->manifest_words, run->manifest_words,
+                          ncclUint64, other, comm, engine->issuing.side);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
 }
 
 /* Both are allocated before the old ones go, so a failure leaves the engine's as they were. */
-static dp_status_t reserve_rows(exchange_run_t *run)
+static dp_status_t reserve_manifests(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
-    const size_t words = run->row_words * (size_t)run->group->size;
-    void *rows = NULL;
-    void *device_rows = NULL;
+    const size_t words = run->manifest_words * (size_t)run->group->size;
+    void *manifests = NULL;
+    void *device_manifests = NULL;
     dp_status_t status;
 
-    if (words <= engine->issuing.rows.words) return DP_OK;
-    status = DP_NCCL_CUDA(cudaMallocHost(&rows, words * sizeof(uint64_t)), run->error);
+    if (words <= engine->issuing.manifests.words) return DP_OK;
+    status = DP_NCCL_CUDA(cudaMallocHost(&manifests, words * sizeof(uint64_t)), run->error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMalloc(&device_rows, words * sizeof(uint64_t)), run->error);
+        status = DP_NCCL_CUDA(cudaMalloc(&device_manifests, words * sizeof(uint64_t)), run->error);
     }
     if (status != DP_OK) {
-        if (rows != NULL) cudaFreeHost(rows);
+        if (manifests != NULL) cudaFreeHost(manifests);
         return status;
     }
     /* Operations that used them are over: they were waited for. More ranks than make_memory()
      * counts with are the only ones that free memory here. */
-    cudaFreeHost(engine->issuing.rows.host);
-    cudaFree(engine->issuing.rows.device);
-    engine->issuing.rows.host = rows;
-    engine->issuing.rows.device = device_rows;
-    engine->issuing.rows.words = words;
+    cudaFreeHost(engine->issuing.manifests.host);
+    cudaFree(engine->issuing.manifests.device);
+    engine->issuing.manifests.host = manifests;
+    engine->issuing.manifests.device = device_manifests;
+    engine->issuing.manifests.words = words;
     return DP_OK;
 }
 
-static dp_status_t learn_rows(exchange_run_t *run)
+static dp_status_t learn_manifests(exchange_run_t *run)
 {
     dp_nccl_engine_t *engine = run->engine;
-    const size_t row_bytes = run->row_words * sizeof(uint64_t);
-    const size_t at = (size_t)run->group->rank * run->row_words;
-    dp_status_t status = reserve_rows(run);
+    const size_t manifest_bytes = run->manifest_words * sizeof(uint64_t);
+    const size_t at = (size_t)run->group->rank * run->manifest_words;
+    dp_status_t status = reserve_manifests(run);
 
     if (status != DP_OK) return status;
-    write_row(run);
-    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.rows.device + at,
-                                          engine->issuing.rows.host + at, row_bytes,
+    write_manifest(run);
+    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.manifests.device + at,
+                                          engine->issuing.manifests.host + at, manifest_bytes,
                                           cudaMemcpyHostToDevice, engine->issuing.side),
                           run->error);
-    if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_rows(run), run->error);
+    if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_manifests(run), run->error);
     if (status == DP_OK) {
-        status =
-            DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.rows.host, engine->issuing.rows.device,
-                                         row_bytes * (size_t)run->group->size,
-                                         cudaMemcpyDeviceToHost, engine->issuing.side),
-                         run->error);
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.manifests.host,
+                                              engine->issuing.manifests.device,
+                                              manifest_bytes * (size_t)run->group->size,
+                                              cudaMemcpyDeviceToHost, engine->issuing.side),
+                              run->error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventRecord(engine->issuing.rows.came, engine->issuing.side),
+        status = DP_NCCL_CUDA(cudaEventRecord(engine->issuing.manifests.came, engine->issuing.side),
                               run->error);
     }
     if (status != DP_OK) return status;
-    return dp_nccl_await_event(engine, engine->issuing.rows.came, engine->limits.operation_ns,
+    return dp_nccl_await_event(engine, engine->issuing.manifests.came, engine->limits.operation_ns,
                                run->task, run->error);
 }
 
@@ -202,10 +204,11 @@ static void check_room(const exchange_run_t *run, dp_error_t *truncated)
         const size_t total = takes_part(run, rank) ? total_for(run, rank) : 0;
         const int who = run->group->ranks[rank];
 
-        if (total == 0 || total <= row_of(run, rank)[ROW_CAPACITY]) continue;
+        if (total == 0 || total <= manifest_of(run, rank)[MANIFEST_CAPACITY]) continue;
         dp_error_set(truncated, DP_ERR_TRUNCATED, "rank %d (%s) can take %llu elements, %zu come%s",
                      who, topology->host_name[topology->node[who]],
-                     (unsigned long long)row_of(run, rank)[ROW_CAPACITY], total, run->group->title);
+                     (unsigned long long)manifest_of(run, rank)[MANIFEST_CAPACITY], total,
+                     run->group->title);
         return;
     }
 }
@@ -244,7 +247,7 @@ static ncclResult_t move_blocks(exchange_run_t *run)
             give = count_of(run, self, i) * run->elem_bytes;
             come = count_of(run, i, self) * run->elem_bytes;
         }
-        if (i != self && give != 0 && !row_of(run, i)[ROW_DROPS]) {
+        if (i != self && give != 0 && !manifest_of(run, i)[MANIFEST_DROPS]) {
             result = ncclSend(in, give, ncclUint8, i, run->group->comm, run->stream);
         }
         if (i != self && come != 0 && !exchange->drops && result == ncclSuccess) {
@@ -290,9 +293,9 @@ dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp
                           .stream = stream,
                           .elem_bytes = dp_dtype_bytes(task->op->dtype),
                           /* one count where all blocks of a rank are alike */
-                          .row_words = ROW_COUNTS + (is_alike ? 1 : (size_t)group->size),
+                          .manifest_words = MANIFEST_COUNTS + (is_alike ? 1 : (size_t)group->size),
                           .error = error};
-    dp_status_t status = learn_rows(&run);
+    dp_status_t status = learn_manifests(&run);
 
     if (status != DP_OK) return status;
     report_counts(&run);

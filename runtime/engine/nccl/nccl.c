@@ -255,11 +255,11 @@ static void nccl_destroy(dp_engine_t *self)
     if (engine->issuing.scratch.pool != NULL) cudaMemPoolDestroy(engine->issuing.scratch.pool);
     if (engine->issuing.side != NULL) cudaStreamDestroy(engine->issuing.side);
     if (engine->memory.zeroing != NULL) cudaStreamDestroy(engine->memory.zeroing);
-    if (engine->issuing.rows.came != NULL) cudaEventDestroy(engine->issuing.rows.came);
+    if (engine->issuing.manifests.came != NULL) cudaEventDestroy(engine->issuing.manifests.came);
     if (engine->making.id != NULL) cudaFreeHost(engine->making.id);
-    if (engine->issuing.rows.host != NULL) cudaFreeHost(engine->issuing.rows.host);
+    if (engine->issuing.manifests.host != NULL) cudaFreeHost(engine->issuing.manifests.host);
     if (engine->making.device_id != NULL) cudaFree(engine->making.device_id);
-    if (engine->issuing.rows.device != NULL) cudaFree(engine->issuing.rows.device);
+    if (engine->issuing.manifests.device != NULL) cudaFree(engine->issuing.manifests.device);
     if (engine->issuing.barrier != NULL) cudaFree(engine->issuing.barrier);
     free(engine->issuing.pieces.sources);
     free(engine->issuing.pieces.outputs);
@@ -334,18 +334,19 @@ static void make_pool(dp_nccl_engine_t *engine)
     }
 }
 
-/* Memory that no operation may have to wait for: memory of the device and pinned memory. Rows of
- * ROWS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone freed,
- * while the device is at work: CUDA may wait for all of it, also for what waits for this thread. */
+/* Memory that no operation may have to wait for: memory of the device and pinned memory. Manifests
+ * of MANIFESTS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone
+ * freed, while the device is at work: CUDA may wait for all of it, also for what waits for this
+ * thread. */
 static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
 {
-    enum { ROWS_AT_ONCE = 512 };
+    enum { MANIFESTS_AT_ONCE = 512 };
     const size_t size = (size_t)engine->size;
     dp_status_t status = add_page(engine);
 
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
     make_pool(engine);
-    engine->issuing.rows.words = size * (3 + dp_min(size, ROWS_AT_ONCE));
+    engine->issuing.manifests.words = size * (3 + dp_min(size, MANIFESTS_AT_ONCE));
     status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->making.id, sizeof(*engine->making.id)),
                           error);
     if (status == DP_OK) {
@@ -354,13 +355,13 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
             error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->issuing.rows.host,
-                                             engine->issuing.rows.words * sizeof(uint64_t)),
+        status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->issuing.manifests.host,
+                                             engine->issuing.manifests.words * sizeof(uint64_t)),
                               error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.rows.device,
-                                         engine->issuing.rows.words * sizeof(uint64_t)),
+        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.manifests.device,
+                                         engine->issuing.manifests.words * sizeof(uint64_t)),
                               error);
     }
     if (status == DP_OK)
@@ -373,7 +374,8 @@ static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
         status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->memory.zeroing), error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(
-            cudaEventCreateWithFlags(&engine->issuing.rows.came, cudaEventDisableTiming), error);
+            cudaEventCreateWithFlags(&engine->issuing.manifests.came, cudaEventDisableTiming),
+            error);
     }
     return status;
 }

@@ -129,11 +129,11 @@ typedef struct dp_nccl_making {
 } dp_nccl_making_t;
 
 /* exchange.c: what every rank sends. Launch thread. */
-typedef struct dp_nccl_rows {
+typedef struct dp_nccl_manifests {
     uint64_t *host, *device; /* [words] pinned, device memory */
     size_t words;
     cudaEvent_t came;
-} dp_nccl_rows_t;
+} dp_nccl_manifests_t;
 
 /* run.c: of the pieces of an operation. Launch thread. */
 typedef struct dp_nccl_pieces {
@@ -154,10 +154,10 @@ typedef struct dp_nccl_scratch {
 /* State for issuing operations. Only the issuing thread uses it: the launch thread, and before and
  * after that one the thread that creates and destroys the engine. */
 typedef struct dp_nccl_issuing {
-    cudaStream_t side;     /* ids of groups, and rows of exchanges */
+    cudaStream_t side;     /* ids of groups, and manifests of exchanges */
     dp_nccl_page_t *pages; /* the one with room first */
     char *barrier;         /* a byte of device memory */
-    dp_nccl_rows_t rows;
+    dp_nccl_manifests_t manifests;
     dp_nccl_pieces_t pieces;
     dp_nccl_scratch_t scratch;
 } dp_nccl_issuing_t;

@@ -48,19 +48,19 @@ static void options_flags_end_at_the_program(void **state)
     assert_int_equal(command.size, 5);
 }
 
-static void options_every_row_of_the_table_is_a_flag(void **state)
+static void options_every_setting_is_a_flag(void **state)
 {
     (void)state;
     for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
+        const dp_setting_t *setting = dp_config_setting(i);
         char flag[128];
         char value[256];
         dp_command_t command;
         dp_error_t error;
 
-        dp_flag_of_row(row, flag, sizeof(flag));
-        snprintf(value, sizeof(value), "%s=%s", flag, row->value);
-        if (row->is_internal) {
+        dp_flag_of_setting(setting, flag, sizeof(flag));
+        snprintf(value, sizeof(value), "%s=%s", flag, setting->value);
+        if (setting->is_internal) {
             assert_int_equal(PARSE(&command, &error, "-np", "1", value, "p"), DP_ERR_CONFIG);
             assert_non_null(strstr(error.text, flag));
             continue;
@@ -198,7 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_flags_end_at_the_program),
-        cmocka_unit_test(options_every_row_of_the_table_is_a_flag),
+        cmocka_unit_test(options_every_setting_is_a_flag),
         cmocka_unit_test(options_values_follow_or_are_joined),
         cmocka_unit_test(options_check_flag_and_check_knob_are_told_apart),
         cmocka_unit_test(options_times_have_units),

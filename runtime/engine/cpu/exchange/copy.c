@@ -89,30 +89,30 @@ static dp_status_t make_stage(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row)
+dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_manifest_t *manifest)
 {
     dp_cpu_group_t *group = run->group;
     const dp_arena_t *arena = group->engine->arena;
     const size_t bytes = stream_bytes(run, group->local_rank);
     dp_status_t status;
 
-    row->method = DP_EXCHANGE_NONE;
-    row->source = 0;
+    manifest->method = DP_EXCHANGE_NONE;
+    manifest->source = 0;
     if (bytes == 0) return DP_OK;
     if (bytes <= DP_EAGER_BYTES) {
-        row->method = DP_EXCHANGE_EAGER;
+        manifest->method = DP_EXCHANGE_EAGER;
         fill(run, 0, bytes, dp_cpu_publication(group)->eager);
         return DP_OK;
     }
-    row->source = dp_arena_offset(arena, run->exchange->in, bytes);
-    if (row->source != UINT64_MAX) {
-        row->method = DP_EXCHANGE_DIRECT;
+    manifest->source = dp_arena_offset(arena, run->exchange->in, bytes);
+    if (manifest->source != UINT64_MAX) {
+        manifest->method = DP_EXCHANGE_DIRECT;
         return DP_OK;
     }
     status = make_stage(run);
     if (status != DP_OK) return status;
-    row->method = DP_EXCHANGE_STAGED;
-    row->source = dp_arena_offset(arena, run->pool->staging, 0);
+    manifest->method = DP_EXCHANGE_STAGED;
+    manifest->source = dp_arena_offset(arena, run->pool->staging, 0);
     fill(run, 0, dp_min(bytes, DP_STAGING_BYTES), run->pool->staging);
     return DP_OK;
 }
@@ -167,18 +167,18 @@ static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
 {
     dp_cpu_group_t *group = run->group;
     const int rank = group->local_ranks[local];
-    const dp_exchange_row_t *row = run->pool->rows[rank];
+    const dp_exchange_manifest_t *manifest = run->pool->manifests[rank];
     const size_t bytes = bytes_from(run, local);
     const char *from;
 
     if (bytes == 0) return DP_OK;
-    if (row->method == DP_EXCHANGE_EAGER) {
+    if (manifest->method == DP_EXCHANGE_EAGER) {
         from = dp_cpu_memory_at(
             group, local, dp_cpu_descriptor(group, local)->eager + stream_place(run, local), bytes);
     } else {
         const size_t start = dp_exchange_start(run, rank, group->rank) * run->elem_bytes;
 
-        from = dp_cpu_memory_at(group, local, row->source + start, bytes);
+        from = dp_cpu_memory_at(group, local, manifest->source + start, bytes);
     }
     if (from == NULL) return dp_cpu_bad_offset(group, local);
     return copy(run, target_of(run, local), from, bytes);
@@ -188,7 +188,7 @@ static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
 static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
 {
     dp_cpu_group_t *group = run->group;
-    const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[local]];
+    const dp_exchange_manifest_t *manifest = run->pool->manifests[group->local_ranks[local]];
     const size_t place = stream_place(run, local);
     const size_t end = place + bytes_from(run, local);
     const size_t begin = round * DP_STAGING_BYTES; /* of the round, in the stream */
@@ -197,17 +197,18 @@ static dp_status_t copy_staged(dp_exchange_run_t *run, int local, size_t round)
     const char *from;
 
     if (first >= last) return DP_OK;
-    from = dp_cpu_memory_at(
-        group, local, row->source + round % 2 * DP_STAGING_BYTES + (first - begin), last - first);
+    from = dp_cpu_memory_at(group, local,
+                            manifest->source + round % 2 * DP_STAGING_BYTES + (first - begin),
+                            last - first);
     if (from == NULL) return dp_cpu_bad_offset(group, local);
     return copy(run, target_of(run, local) + (first - place), from, last - first);
 }
 
 static size_t count_rounds(const dp_exchange_run_t *run, int local)
 {
-    const dp_exchange_row_t *row = run->pool->rows[run->group->local_ranks[local]];
+    const dp_exchange_manifest_t *manifest = run->pool->manifests[run->group->local_ranks[local]];
 
-    if (row->method != DP_EXCHANGE_STAGED) return 0;
+    if (manifest->method != DP_EXCHANGE_STAGED) return 0;
     return (stream_bytes(run, local) + DP_STAGING_BYTES - 1) / DP_STAGING_BYTES;
 }
 
@@ -247,15 +248,15 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
 
     copy_own(run);
     for (int k = 0; k < group->local_size; k++) {
-        const dp_exchange_row_t *row = run->pool->rows[group->local_ranks[k]];
+        const dp_exchange_manifest_t *manifest = run->pool->manifests[group->local_ranks[k]];
 
         rounds = dp_max(rounds, count_rounds(run, k));
-        if (row->method == DP_EXCHANGE_DIRECT) is_direct = 1;
+        if (manifest->method == DP_EXCHANGE_DIRECT) is_direct = 1;
     }
     for (int i = 1; status == DP_OK && i < group->local_size; i++) {
         const int local = (group->local_rank + group->local_size - i) % group->local_size;
 
-        if (run->pool->rows[group->local_ranks[local]]->method == DP_EXCHANGE_STAGED) continue;
+        if (run->pool->manifests[group->local_ranks[local]]->method == DP_EXCHANGE_STAGED) continue;
         status = copy_whole(run, local);
     }
     if (status == DP_OK) status = copy_rounds(run, rounds);

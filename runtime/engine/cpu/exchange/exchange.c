@@ -2,9 +2,9 @@
  * exchange.c - gather, scatter, alltoall, allgatherv and send: blocks from rank to rank whose
  * sizes only the senders know.
  *
- * 1. Every rank publishes a row: how much it sends to which rank, and how much it can take.
- * 2. The first ranks of the nodes exchange their nodes' rows, so every rank has all of them.
- * 3. All ranks compute the same from the same rows: whether everything fits, before a byte is
+ * 1. Every rank publishes a manifest: how much it sends to which rank, and how much it can take.
+ * 2. The first ranks of the nodes exchange their nodes' manifests, so every rank has all of them.
+ * 3. All ranks compute the same from the same manifests: whether everything fits, before a byte is
  *    written, and where each block goes. Rows lie in shared memory, so a rank copies them before it
  *    checks them: another process may write there meanwhile, but what was checked is what is used.
  * 4. Blocks for other nodes are started (flow.c), those inside the node are copied (copy.c).
@@ -24,10 +24,10 @@ dp_status_t dp_exchange_pool_create(int size, dp_exchange_pool_t **out, dp_error
     dp_exchange_pool_t *pool = calloc(1, sizeof(*pool));
 
     if (pool != NULL) {
-        pool->rows = calloc((size_t)size, sizeof(dp_exchange_row_t *));
+        pool->manifests = calloc((size_t)size, sizeof(dp_exchange_manifest_t *));
         pool->places = calloc((size_t)size + 1, sizeof(*pool->places));
     }
-    if (pool == NULL || pool->rows == NULL || pool->places == NULL) {
+    if (pool == NULL || pool->manifests == NULL || pool->places == NULL) {
         dp_exchange_pool_destroy(pool);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     }
@@ -40,7 +40,7 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
     if (pool == NULL) return;
     dp_flows_fini(&pool->flows);
     free(pool->copies);
-    free(pool->rows);
+    free(pool->manifests);
     free(pool->places);
     free(pool);
 }
@@ -81,7 +81,7 @@ static size_t elems_max(const dp_exchange_run_t *run)
     return (SIZE_MAX - 1) / run->elem_bytes;
 }
 
-/* ---- This rank's row ------------------------------------------------------------------------ */
+/* ---- This rank's manifest ------------------------------------------------------------------- */
 
 static dp_status_t fail_exchange(dp_exchange_run_t *run, dp_status_t status, const char *what)
 {
@@ -90,53 +90,53 @@ static dp_status_t fail_exchange(dp_exchange_run_t *run, dp_status_t status, con
         (unsigned long long)run->op->sequence, run->group->title, run->group->engine->rank, what);
 }
 
-static dp_status_t grow_row(dp_exchange_run_t *run, dp_cpu_publication_t *publication)
+static dp_status_t grow_manifest(dp_exchange_run_t *run, dp_cpu_publication_t *publication)
 {
     dp_arena_t *arena = run->group->engine->arena;
     void *memory;
 
-    if (run->row_bytes <= publication->row_words * sizeof(uint64_t)) return DP_OK;
-    if (dp_arena_alloc(arena, run->row_bytes, &memory) != DP_OK) {
+    if (run->manifest_bytes <= publication->manifest_words * sizeof(uint64_t)) return DP_OK;
+    if (dp_arena_alloc(arena, run->manifest_bytes, &memory) != DP_OK) {
         return fail_exchange(run, DP_ERR_NO_MEMORY, "no shared memory to publish its counts");
     }
-    dp_arena_free(arena, publication->grown_row);
-    publication->row = publication->grown_row = memory;
-    publication->row_words = run->row_bytes / sizeof(uint64_t);
+    dp_arena_free(arena, publication->grown_manifest);
+    publication->manifest = publication->grown_manifest = memory;
+    publication->manifest_words = run->manifest_bytes / sizeof(uint64_t);
     return DP_OK;
 }
 
-static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_row_t *row)
+static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_manifest_t *manifest)
 {
     const size_t *counts = run->exchange->send_counts;
     size_t count;
     size_t total = 0;
 
     if (!gives_counts(run, &count)) {
-        memset(row->counts, 0, run->row_bytes - sizeof(*row));
+        memset(manifest->counts, 0, run->manifest_bytes - sizeof(*manifest));
         return DP_OK;
     }
     for (size_t i = 0; i < count; i++) {
         if (run->is_alike && counts[i] != counts[0]) {
             return fail_exchange(run, DP_ERR_INVALID, "its blocks differ in size");
         }
-        row->counts[run->is_alike ? 0 : i] = counts[i];
+        manifest->counts[run->is_alike ? 0 : i] = counts[i];
         total = add_saturating(total, counts[i]);
     }
     if (total <= elems_max(run)) return DP_OK;
     return fail_exchange(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
 }
 
-/* A rank's row in private memory. */
-static dp_exchange_row_t *copy_of(const dp_exchange_run_t *run, int rank)
+/* A rank's manifest in private memory. */
+static dp_exchange_manifest_t *copy_of(const dp_exchange_run_t *run, int rank)
 {
-    char *at = (char *)run->pool->copies + (size_t)rank * run->row_bytes;
+    char *at = (char *)run->pool->copies + (size_t)rank * run->manifest_bytes;
 
-    return (dp_exchange_row_t *)(void *)at;
+    return (dp_exchange_manifest_t *)(void *)at;
 }
 
 static dp_status_t grow_copies(dp_exchange_run_t *run)
 {
-    const size_t bytes = (size_t)run->group->size * run->row_bytes;
+    const size_t bytes = (size_t)run->group->size * run->manifest_bytes;
     void *copies;
 
     if (bytes <= run->pool->copies_bytes) return DP_OK;
@@ -148,39 +148,41 @@ static dp_status_t grow_copies(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* Fills in this rank's row in private memory and publishes a copy of it, so no other process can
- * change the row that this rank computes with. */
-static dp_status_t make_row(dp_exchange_run_t *run)
+/* Fills in this rank's manifest in private memory and publishes a copy of it, so no other process
+ * can change the manifest that this rank computes with. */
+static dp_status_t make_manifest(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
     dp_cpu_publication_t *publication = dp_cpu_publication(group);
-    dp_exchange_row_t *row;
-    dp_status_t status = grow_row(run, publication);
+    dp_exchange_manifest_t *manifest;
+    dp_status_t status = grow_manifest(run, publication);
 
     if (status == DP_OK) status = grow_copies(run);
     if (status != DP_OK) return status;
-    row = copy_of(run, group->rank);
-    row->drops = run->exchange->drops != 0;
-    row->capacity = row->drops ? elems_max(run) : dp_min(run->exchange->capacity, elems_max(run));
-    run->pool->rows[group->rank] = row;
-    status = read_counts(run, row);
-    if (status == DP_OK) status = dp_exchange_show(run, row);
-    if (status == DP_OK) memcpy(publication->row, row, run->row_bytes);
+    manifest = copy_of(run, group->rank);
+    manifest->drops = run->exchange->drops != 0;
+    manifest->capacity =
+        manifest->drops ? elems_max(run) : dp_min(run->exchange->capacity, elems_max(run));
+    run->pool->manifests[group->rank] = manifest;
+    status = read_counts(run, manifest);
+    if (status == DP_OK) status = dp_exchange_show(run, manifest);
+    if (status == DP_OK) memcpy(publication->manifest, manifest, run->manifest_bytes);
     return status;
 }
 
-/* ---- Everybody's rows ----------------------------------------------------------------------- */
+/* ---- Everybody's manifests ------------------------------------------------------------------ */
 
-static dp_status_t find_local_rows(dp_exchange_run_t *run)
+static dp_status_t find_local_manifests(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
 
     for (int k = 0; k < group->local_size; k++) {
-        const dp_exchange_row_t *row =
-            dp_cpu_memory_at(group, k, dp_cpu_descriptor(group, k)->row, run->row_bytes);
+        const dp_exchange_manifest_t *manifest =
+            dp_cpu_memory_at(group, k, dp_cpu_descriptor(group, k)->manifest, run->manifest_bytes);
 
-        if (row == NULL) return dp_cpu_bad_offset(group, k);
-        if (group->local_ranks[k] != group->rank) run->pool->rows[group->local_ranks[k]] = row;
+        if (manifest == NULL) return dp_cpu_bad_offset(group, k);
+        if (group->local_ranks[k] != group->rank)
+            run->pool->manifests[group->local_ranks[k]] = manifest;
     }
     return DP_OK;
 }
@@ -188,14 +190,14 @@ static dp_status_t find_local_rows(dp_exchange_run_t *run)
 /* Rows lie in the table by node, then local rank. */
 static size_t table_place(const dp_exchange_run_t *run, int node)
 {
-    return (size_t)run->group->topology->node_begin[node] * run->row_bytes;
+    return (size_t)run->group->topology->node_begin[node] * run->manifest_bytes;
 }
 
 static dp_status_t make_table(dp_exchange_run_t *run)
 {
     dp_exchange_pool_t *pool = run->pool;
     dp_cpu_group_t *group = run->group;
-    const size_t bytes = (size_t)group->size * run->row_bytes;
+    const size_t bytes = (size_t)group->size * run->manifest_bytes;
 
     if (bytes > pool->table_bytes) {
         void *memory;
@@ -212,8 +214,8 @@ static dp_status_t make_table(dp_exchange_run_t *run)
     return DP_OK;
 }
 
-/* A node's first rank gets the rows of all others. */
-static dp_status_t swap_rows(dp_exchange_run_t *run)
+/* A node's first rank gets the manifests of all others. */
+static dp_status_t swap_manifests(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
@@ -223,12 +225,13 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
 
     if (status != DP_OK) return status;
     for (int k = 0; k < group->local_size; k++) {
-        memcpy(own + (size_t)k * run->row_bytes, run->pool->rows[group->local_ranks[k]],
-               run->row_bytes);
+        memcpy(own + (size_t)k * run->manifest_bytes, run->pool->manifests[group->local_ranks[k]],
+               run->manifest_bytes);
     }
-    status = dp_inter_node_leader_allgather(group, DP_KIND_ROWS, own, 0, run->row_bytes, &others);
+    status = dp_inter_node_leader_allgather(group, DP_KIND_MANIFESTS, own, 0, run->manifest_bytes,
+                                            &others);
     for (int node = 0; status == DP_OK && node < group->node_count; node++) {
-        const size_t bytes = (size_t)topology->node_size[node] * run->row_bytes;
+        const size_t bytes = (size_t)topology->node_size[node] * run->manifest_bytes;
 
         if (node == group->node) continue;
         memcpy((char *)run->pool->table + table_place(run, node), others, bytes);
@@ -237,42 +240,42 @@ static dp_status_t swap_rows(dp_exchange_run_t *run)
     return status;
 }
 
-/* Finds the rows of other nodes' ranks: the first rank of the node fetches them into a table in its
- * arena, the barrier makes them visible, and all read them there. */
-static dp_status_t find_far_rows(dp_exchange_run_t *run)
+/* Finds the manifests of other nodes' ranks: the first rank of the node fetches them into a table
+ * in its arena, the barrier makes them visible, and all read them there. */
+static dp_status_t find_far_manifests(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
     const dp_topology_t *topology = group->topology;
     const char *table;
     dp_status_t status = DP_OK;
 
-    if (group->local_rank == 0) status = swap_rows(run);
+    if (group->local_rank == 0) status = swap_manifests(run);
     if (status == DP_OK) status = dp_cpu_node_barrier(group);
     if (status != DP_OK) return status;
     table = dp_cpu_memory_at(group, 0, dp_cpu_descriptor(group, 0)->table,
-                             (size_t)group->size * run->row_bytes);
+                             (size_t)group->size * run->manifest_bytes);
     if (table == NULL) return dp_cpu_bad_offset(group, 0);
     for (int rank = 0; rank < group->size; rank++) {
-        const char *row = table + table_place(run, topology->node[rank]) +
-                          (size_t)topology->local_rank[rank] * run->row_bytes;
+        const char *manifest = table + table_place(run, topology->node[rank]) +
+                               (size_t)topology->local_rank[rank] * run->manifest_bytes;
 
         if (topology->node[rank] == group->node) continue;
-        run->pool->rows[rank] = (const dp_exchange_row_t *)(const void *)row;
+        run->pool->manifests[rank] = (const dp_exchange_manifest_t *)(const void *)manifest;
     }
     return DP_OK;
 }
 
-static dp_status_t find_rows(dp_exchange_run_t *run)
+static dp_status_t find_manifests(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
-    dp_status_t status = find_local_rows(run);
+    dp_status_t status = find_local_manifests(run);
 
-    if (status == DP_OK && group->node_count > 1) status = find_far_rows(run);
+    if (status == DP_OK && group->node_count > 1) status = find_far_manifests(run);
     for (int rank = 0; status == DP_OK && rank < group->size; rank++) {
-        dp_exchange_row_t *copy = copy_of(run, rank);
+        dp_exchange_manifest_t *copy = copy_of(run, rank);
 
-        if (rank != group->rank) memcpy(copy, run->pool->rows[rank], run->row_bytes);
-        run->pool->rows[rank] = copy;
+        if (rank != group->rank) memcpy(copy, run->pool->manifests[rank], run->manifest_bytes);
+        run->pool->manifests[rank] = copy;
     }
     return status;
 }
@@ -289,7 +292,7 @@ static size_t total_for(const dp_exchange_run_t *run, int to)
 }
 
 /* Fails with the lowest rank whose capacity is too small. All ranks find the same one, as they
- * compute it from the same rows, so all fail with one text before a byte is written. */
+ * compute it from the same manifests, so all fail with one text before a byte is written. */
 static dp_status_t check_capacities(dp_exchange_run_t *run)
 {
     dp_cpu_group_t *group = run->group;
@@ -299,14 +302,14 @@ static dp_status_t check_capacities(dp_exchange_run_t *run)
     size_t total = total_for(run, 0);
 
     for (int rank = 0; rank < group->size; rank++) {
-        const dp_exchange_row_t *row = run->pool->rows[rank];
+        const dp_exchange_manifest_t *manifest = run->pool->manifests[rank];
 
         if (!is_even) total = total_for(run, rank);
-        if (total <= row->capacity) continue;
+        if (total <= manifest->capacity) continue;
         return dp_cpu_fail(group, DP_ERR_TRUNCATED,
                            "rank %d (%s) can take %llu elements, %zu come%s", group->ranks[rank],
                            topology->host_name[topology->node[rank]],
-                           (unsigned long long)row->capacity, total, group->title);
+                           (unsigned long long)manifest->capacity, total, group->title);
     }
     return DP_OK;
 }
@@ -354,7 +357,7 @@ static int wants_shared(const dp_exchange_run_t *run, int node)
     const dp_topology_t *topology = run->group->topology;
 
     for (int i = topology->node_begin[node]; i < topology->node_begin[node + 1]; i++) {
-        if (!run->pool->rows[topology->node_ranks[i]]->drops) return 1;
+        if (!run->pool->manifests[topology->node_ranks[i]]->drops) return 1;
     }
     return 0;
 }
@@ -368,7 +371,7 @@ static int server_of(const dp_cpu_group_t *group, int from)
 
 static size_t shared_bytes(const dp_exchange_run_t *run, int from)
 {
-    return (size_t)run->pool->rows[from]->counts[0] * run->elem_bytes;
+    return (size_t)run->pool->manifests[from]->counts[0] * run->elem_bytes;
 }
 
 /* Where the block of a rank elsewhere lies in its server's scratch. from: size of the group: the
@@ -450,7 +453,8 @@ static dp_status_t start_single(dp_exchange_run_t *run)
         const size_t out_bytes = dp_exchange_count(run, group->rank, to) * run->elem_bytes;
         const size_t in_bytes = dp_exchange_count(run, from, group->rank) * run->elem_bytes;
 
-        if (group->topology->node[to] != group->node && out_bytes != 0 && !pool->rows[to]->drops) {
+        if (group->topology->node[to] != group->node && out_bytes != 0 &&
+            !pool->manifests[to]->drops) {
             const size_t start = dp_exchange_start(run, group->rank, to) * run->elem_bytes;
 
             status = dp_flows_send(flows, to, (const char *)run->exchange->in + start, out_bytes);
@@ -515,12 +519,12 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
 
     run.is_alike =
         op->collective != DP_COLLECTIVE_ALLTOALLV && op->collective != DP_COLLECTIVE_SCATTERV;
-    run.row_bytes =
-        sizeof(dp_exchange_row_t) + (run.is_alike ? 1 : (size_t)group->size) * sizeof(uint64_t);
+    run.manifest_bytes = sizeof(dp_exchange_manifest_t) +
+                         (run.is_alike ? 1 : (size_t)group->size) * sizeof(uint64_t);
     run.exchange->received = 0;
-    status = make_row(&run);
+    status = make_manifest(&run);
     if (status == DP_OK) status = dp_cpu_arrive(group, op, 0);
-    if (status == DP_OK) status = find_rows(&run);
+    if (status == DP_OK) status = find_manifests(&run);
     if (status != DP_OK) return status;
     find_block_places(&run);
     status = check_capacities(&run);
@@ -528,7 +532,7 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
         status = find_out(&run);
         if (status == DP_OK) status = move_blocks(&run);
     } else if (group->node_count > 1 && dp_cpu_node_barrier(group) != DP_OK) {
-        /* The barrier above: ranks that were late have read the rows, which may change now. */
+        /* The barrier above: ranks that were late have read the manifests, which may change now. */
         status = DP_ERR_ABORTED;
     }
     return status;

@@ -1,6 +1,6 @@
 /*
  * exchange.h - what the files for gather, scatter, alltoall, allgatherv and send share: one
- * running exchange, and the rows in which ranks tell each other how much they send.
+ * running exchange, and the manifests in which ranks tell each other how much they send.
  */
 #ifndef DP_ENGINE_CPU_EXCHANGE_H
 #define DP_ENGINE_CPU_EXCHANGE_H
@@ -19,21 +19,22 @@ typedef enum dp_exchange_method {
 } dp_exchange_method_t;
 
 /* What a rank tells all others of an exchange: in its publication, or in the table of its node. */
-typedef struct dp_exchange_row {
+typedef struct dp_exchange_manifest {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;
     uint32_t method;
     uint64_t source;   /* direct, staged: offset in its arena */
     uint64_t counts[]; /* [size of the group], or one where all its blocks are alike */
-} dp_exchange_row_t;
+} dp_exchange_manifest_t;
 
 /* Memory that all exchanges use, one after the other. */
 struct dp_exchange_pool {
-    const dp_exchange_row_t **rows; /* [size of the world] in shared memory, then copies */
-    void *copies;                   /* of the rows, which others might change: private, grows */
+    /* [size of the world]: in shared memory at first, then the copies. */
+    const dp_exchange_manifest_t **manifests;
+    void *copies; /* of the manifests, which others might change: private, grows */
     size_t copies_bytes;
     size_t *places; /* [size of the world + 1] */
-    void *table;    /* engine memory: a node's first rank's rows of everybody */
+    void *table;    /* engine memory: a node's first rank's manifests of everybody */
     size_t table_bytes;
     char *staging; /* engine memory, two halves; NULL: not needed yet */
     dp_flows_t flows;
@@ -47,13 +48,13 @@ typedef struct dp_exchange_run {
     dp_exchange_pool_t *pool;
     int root, peer; /* ranks of the group */
     size_t elem_bytes;
-    int is_alike; /* all blocks of a rank are: one count in a row */
-    size_t row_bytes;
+    int is_alike; /* all blocks of a rank are: one count in a manifest */
+    size_t manifest_bytes;
     char *scratch; /* blocks from other nodes for all ranks of this one */
 } dp_exchange_run_t;
 
-/* rows.c: elements that rank `from` sends to rank `to`, and how many lie before them in its input.
- */
+/* manifest.c: elements that rank `from` sends to rank `to`, and how many lie before them in its
+ * input. */
 size_t dp_exchange_count(const dp_exchange_run_t *run, int from, int to);
 size_t dp_exchange_start(const dp_exchange_run_t *run, int from, int to);
 
@@ -66,7 +67,7 @@ static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
 
 /* Chooses how this node's ranks get this rank's blocks, and publishes what must be there when they
  * arrive. */
-dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_row_t *row);
+dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_manifest_t *manifest);
 /* Copies what comes from this node, in rounds that its ranks take together. *is_read: 1 when the
  * ranks need another barrier before one of them may change what it published. */
 dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read);

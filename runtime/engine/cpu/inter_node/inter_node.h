@@ -20,9 +20,9 @@ enum {
     DP_KIND_MOVE = 2,    /* a chunk of somebody's input */
     DP_KIND_TALLY = 3,
     DP_KIND_TOKEN = 4,
-    DP_KIND_ROWS = 5,  /* counts of an exchange */
-    DP_KIND_BLOCK = 6, /* a chunk of a block of an exchange */
-    DP_KIND_PAIR = 2   /* added to the two above in a send: pairs have no number of their own */
+    DP_KIND_MANIFESTS = 5, /* of an exchange */
+    DP_KIND_BLOCK = 6,     /* a chunk of a block of an exchange */
+    DP_KIND_PAIR = 2       /* added to the two above in a send: pairs have no number of their own */
 };
 
 /* Goes before each partial sum. */

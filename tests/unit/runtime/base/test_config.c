@@ -203,7 +203,7 @@ static void config_text_has_a_limit(void **state)
     assert_string_equal(config->ucx_tls, text);
 }
 
-/* Every row, written as text and read again, is what it was. */
+/* Every setting, written as text and read again, is what it was. */
 static void config_format_can_be_read_back(void **state)
 {
     dp_config_t *config = *state;
@@ -218,8 +218,8 @@ static void config_format_can_be_read_back(void **state)
     dp_config_defaults(&other);
     for (size_t i = 0; i < dp_config_count(); i++) {
         dp_config_format(config, i, text, sizeof(text));
-        assert_int_equal(dp_config_set(&other, dp_config_row(i)->name, text, DP_FROM_FLAG, &error),
-                         DP_OK);
+        assert_int_equal(
+            dp_config_set(&other, dp_config_setting(i)->name, text, DP_FROM_FLAG, &error), DP_OK);
     }
     memcpy(other.source, config->source, sizeof(other.source));
     assert_memory_equal(&other, config, sizeof(other));
@@ -227,19 +227,19 @@ static void config_format_can_be_read_back(void **state)
     assert_string_equal(text, "90s");
     dp_config_format(config, dp_config_count(), text, sizeof(text));
     assert_string_equal(text, "");
-    assert_null(dp_config_row(dp_config_count()));
+    assert_null(dp_config_setting(dp_config_count()));
 }
 
 static void config_rows_are_complete(void **state)
 {
     (void)state;
     for (size_t i = 0; i < dp_config_count(); i++) {
-        const dp_config_row_t *row = dp_config_row(i);
+        const dp_setting_t *setting = dp_config_setting(i);
 
-        assert_true(strlen(row->help) > 10);
-        assert_int_equal(row->help[strlen(row->help) - 1], '.');
-        assert_true(strlen(row->kind) > 0);
-        assert_int_equal(dp_config_find(row->name, NULL), i);
+        assert_true(strlen(setting->help) > 10);
+        assert_int_equal(setting->help[strlen(setting->help) - 1], '.');
+        assert_true(strlen(setting->kind) > 0);
+        assert_int_equal(dp_config_find(setting->name, NULL), i);
     }
 }
 

@@ -2,7 +2,7 @@
  * test_reach.c - the nodes of a job find addresses on which all reach each other, or the sentence
  * that says which side of which connection is closed.
  *
- * The choice is tested on made-up cards and rows; listening and trying over loopback.
+ * The choice is tested on made-up cards and surveys; listening and trying over loopback.
  */
 #include "runtime/network/reach.h"
 
@@ -79,7 +79,7 @@ static void reach_partners_of_a_large_world_are_few(void **state)
 typedef struct world {
     int count;
     dp_reach_card_t cards[NODES];
-    dp_reach_row_t rows[NODES];
+    dp_reach_survey_t surveys[NODES];
     int chosen[NODES];
 } world_t;
 
@@ -89,20 +89,20 @@ static void world_init(world_t *world, int count)
     world->count = count;
     for (int node = 0; node < count; node++) {
         int partners[NODES];
-        dp_reach_row_t *row = &world->rows[node];
+        dp_reach_survey_t *survey = &world->surveys[node];
 
-        row->count = dp_reach_partners(node, count, DP_REACH_ALL, 8, partners);
-        row->tries = calloc((size_t)row->count + 1, sizeof(*row->tries));
-        assert_non_null(row->tries);
-        for (int i = 0; i < row->count; i++)
-            row->tries[i].node = partners[i];
+        survey->count = dp_reach_partners(node, count, DP_REACH_ALL, 8, partners);
+        survey->tries = calloc((size_t)survey->count + 1, sizeof(*survey->tries));
+        assert_non_null(survey->tries);
+        for (int i = 0; i < survey->count; i++)
+            survey->tries[i].node = partners[i];
     }
 }
 
 static void world_fini(world_t *world)
 {
     for (int node = 0; node < world->count; node++)
-        dp_reach_row_free(&world->rows[node]);
+        dp_reach_survey_free(&world->surveys[node]);
 }
 
 /* Gives every node an interface; %d of the format is the node's number, if there is one. */
@@ -121,8 +121,8 @@ static void add_interface(world_t *world, const char *name, const char *format, 
         snprintf(address->name, sizeof(address->name), "%s", name);
         card->ports[card->count] = (uint16_t)(4000 + card->count);
         for (int from = 0; from < world->count; from++) {
-            for (int i = 0; i < world->rows[from].count; i++) {
-                dp_reach_try_t *one = &world->rows[from].tries[i];
+            for (int i = 0; i < world->surveys[from].count; i++) {
+                dp_reach_try_t *one = &world->surveys[from].tries[i];
 
                 if (one->node == node) one->how[card->count] = (uint8_t)how;
             }
@@ -133,15 +133,15 @@ static void add_interface(world_t *world, const char *name, const char *format, 
 
 static void find(world_t *world, int from, int to, int index, dp_reach_how_t how)
 {
-    for (int i = 0; i < world->rows[from].count; i++) {
-        if (world->rows[from].tries[i].node == to)
-            world->rows[from].tries[i].how[index] = (uint8_t)how;
+    for (int i = 0; i < world->surveys[from].count; i++) {
+        if (world->surveys[from].tries[i].node == to)
+            world->surveys[from].tries[i].how[index] = (uint8_t)how;
     }
 }
 
 static int choose(world_t *world)
 {
-    return dp_reach_choose(world->cards, world->rows, world->count, world->chosen);
+    return dp_reach_choose(world->cards, world->surveys, world->count, world->chosen);
 }
 
 static const char *explain(world_t *world)
@@ -149,7 +149,7 @@ static const char *explain(world_t *world)
     static const char *const names[] = {"a (rank 0)", "b (rank 2)", "c (rank 4)"};
     static char text[DP_ERROR_TEXT_MAX];
 
-    dp_reach_explain(world->cards, world->rows, world->count, world->chosen, names, text,
+    dp_reach_explain(world->cards, world->surveys, world->count, world->chosen, names, text,
                      sizeof(text));
     return text;
 }
@@ -235,11 +235,11 @@ static void reach_one_version_is_chosen_for_all(void **state)
         assert_int_equal(world.chosen[node], 1);
     find(&world, 1, 2, 1, DP_REACH_UNKNOWN); /* none serves all as yet: worth another round */
     assert_int_equal(choose(&world), 1);
-    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_true(dp_reach_is_open(world.cards, world.surveys, 3));
     find(&world, 0, 1, 0, DP_REACH_SILENT);
-    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_true(dp_reach_is_open(world.cards, world.surveys, 3));
     find(&world, 1, 2, 1, DP_REACH_REFUSED);
-    assert_false(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_false(dp_reach_is_open(world.cards, world.surveys, 3));
     assert_int_equal(choose(&world), 1);
     expect_text(&world, "all reach b (rank 2) at 2001:db8::2 alone, and not all reach c (rank 4) "
                         "by IPv6; one version of IP must lead to every node");
@@ -262,10 +262,10 @@ static void reach_unknown_address_is_worth_another_round(void **state)
     assert_int_equal(choose(&world), 0);
     find(&world, 2, 1, 1, DP_REACH_SILENT);
     assert_int_equal(choose(&world), 1);
-    assert_true(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_true(dp_reach_is_open(world.cards, world.surveys, 3));
     find(&world, 0, 1, 0, DP_REACH_SILENT);
     assert_int_equal(choose(&world), 1);
-    assert_false(dp_reach_is_open(world.cards, world.rows, 3));
+    assert_false(dp_reach_is_open(world.cards, world.surveys, 3));
     world_fini(&world);
 }
 
@@ -362,30 +362,31 @@ static void reach_card_survives_the_wire(void **state)
     world_fini(&world);
 }
 
-static void reach_row_survives_the_wire(void **state)
+static void reach_survey_survives_the_wire(void **state)
 {
     uint8_t data[512];
-    dp_reach_row_t read;
+    dp_reach_survey_t read;
     world_t world;
     size_t bytes;
 
     (void)state;
     world_init(&world, 3);
     add_interface(&world, "eth0", "10.1.0.%d", 24, 0, DP_REACH_REFUSED);
-    bytes = dp_reach_row_write(&world.rows[1], data, sizeof(data));
-    assert_int_equal(bytes, dp_reach_row_bytes(&world.rows[1]));
-    assert_int_equal(dp_reach_row_read(data, bytes, 3, &read), DP_OK);
+    bytes = dp_reach_survey_write(&world.surveys[1], data, sizeof(data));
+    assert_int_equal(bytes, dp_reach_survey_bytes(&world.surveys[1]));
+    assert_int_equal(dp_reach_survey_read(data, bytes, 3, &read), DP_OK);
     assert_int_equal(read.count, 2);
     assert_int_equal(read.tries[1].node, 2);
     assert_int_equal(read.tries[1].how[0], DP_REACH_REFUSED);
-    dp_reach_row_free(&read);
+    dp_reach_survey_free(&read);
     for (size_t cut = 0; cut < bytes; cut++)
-        assert_int_equal(dp_reach_row_read(data, cut, 3, &read), DP_ERR_SYSTEM);
-    assert_int_equal(dp_reach_row_read(data, bytes, 2, &read), DP_ERR_SYSTEM); /* there is no 2 */
+        assert_int_equal(dp_reach_survey_read(data, cut, 3, &read), DP_ERR_SYSTEM);
+    assert_int_equal(dp_reach_survey_read(data, bytes, 2, &read),
+                     DP_ERR_SYSTEM); /* there is no 2 */
     world_fini(&world);
 }
 
-/* ---- Addresses that are worth a try ---------------------------------------------------------- */
+/* ---- Addresses that are worth a try --------------------------------------------------------- */
 
 static void add_to_list(dp_reach_card_t *list, const char *text, const char *name)
 {
@@ -477,15 +478,15 @@ static dp_reach_how_t try_first(dp_reach_t *from, const dp_reach_card_t *cards, 
 {
     dp_error_t error = {DP_OK, ""};
     dp_reach_how_t how = DP_REACH_UNKNOWN;
-    dp_reach_row_t row;
+    dp_reach_survey_t survey;
 
     assert_int_equal(
-        dp_reach_try(from, cards, 3, DP_REACH_ALL, 8, 1, dp_now_ns() + limit_ns, &row, &error),
+        dp_reach_try(from, cards, 3, DP_REACH_ALL, 8, 1, dp_now_ns() + limit_ns, &survey, &error),
         DP_OK);
-    for (int i = 0; i < row.count; i++) {
-        if (row.tries[i].node == to) how = (dp_reach_how_t)row.tries[i].how[0];
+    for (int i = 0; i < survey.count; i++) {
+        if (survey.tries[i].node == to) how = (dp_reach_how_t)survey.tries[i].how[0];
     }
-    dp_reach_row_free(&row);
+    dp_reach_survey_free(&survey);
     return how;
 }
 
@@ -541,7 +542,7 @@ static void reach_waits_for_no_silent_address_once_all_partners_are_known(void *
     dp_secret_t secret;
     dp_reach_card_t cards[2] = {{0}};
     dp_reach_t *nodes[2];
-    dp_reach_row_t row;
+    dp_reach_survey_t survey;
     int silent, last;
 
     (void)state;
@@ -555,16 +556,16 @@ static void reach_waits_for_no_silent_address_once_all_partners_are_known(void *
     silent = open_silent(&cards[1].ports[last]);
     /* A wait for this deadline would outlast the test's own limit. */
     assert_int_equal(dp_reach_try(nodes[0], cards, 2, DP_REACH_ALL, 8, 0,
-                                  dp_now_ns() + 3600 * SECOND, &row, &error),
+                                  dp_now_ns() + 3600 * SECOND, &survey, &error),
                      DP_OK);
-    assert_int_equal(row.tries[0].how[0], DP_REACH_YES);
-    assert_int_equal(row.tries[0].how[last], DP_REACH_UNKNOWN);
-    dp_reach_row_free(&row);
+    assert_int_equal(survey.tries[0].how[0], DP_REACH_YES);
+    assert_int_equal(survey.tries[0].how[last], DP_REACH_UNKNOWN);
+    dp_reach_survey_free(&survey);
     assert_int_equal(dp_reach_try(nodes[0], cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 2 * SECOND,
-                                  &row, &error),
+                                  &survey, &error),
                      DP_OK);
-    assert_int_equal(row.tries[0].how[last], DP_REACH_SILENT);
-    dp_reach_row_free(&row);
+    assert_int_equal(survey.tries[0].how[last], DP_REACH_SILENT);
+    dp_reach_survey_free(&survey);
     close(silent);
     dp_reach_close(nodes[0]);
     dp_reach_close(nodes[1]);
@@ -576,7 +577,7 @@ static void reach_that_is_stopped_waits_for_nobody(void **state)
     dp_secret_t secret;
     dp_reach_card_t cards[2] = {{0}};
     dp_reach_t *node;
-    dp_reach_row_t row;
+    dp_reach_survey_t survey;
     int silent;
 
     (void)state;
@@ -586,11 +587,11 @@ static void reach_that_is_stopped_waits_for_nobody(void **state)
     cards[1].count = 1;
     silent = open_silent(&cards[1].ports[0]);
     dp_reach_stop(node);
-    assert_int_equal(
-        dp_reach_try(node, cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 3600 * SECOND, &row, &error),
-        DP_OK);
-    assert_int_equal(row.tries[0].how[0], DP_REACH_SILENT);
-    dp_reach_row_free(&row);
+    assert_int_equal(dp_reach_try(node, cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 3600 * SECOND,
+                                  &survey, &error),
+                     DP_OK);
+    assert_int_equal(survey.tries[0].how[0], DP_REACH_SILENT);
+    dp_reach_survey_free(&survey);
     close(silent);
     dp_reach_close(node);
 }
@@ -639,7 +640,7 @@ int main(void)
         cmocka_unit_test(reach_firewall_for_what_goes_out_is_told),
         cmocka_unit_test(reach_other_causes_are_told),
         cmocka_unit_test(reach_card_survives_the_wire),
-        cmocka_unit_test(reach_row_survives_the_wire),
+        cmocka_unit_test(reach_survey_survives_the_wire),
         cmocka_unit_test(reach_listens_where_routes_to_other_nodes_start),
         cmocka_unit_test(reach_source_of_loopback_is_loopback),
         cmocka_unit_test(reach_finds_the_right_node_and_no_other),

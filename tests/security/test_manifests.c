@@ -1,6 +1,6 @@
 /*
- * test_rows.c - a process that rewrites what it shows of an exchange, while others read it, makes
- * them write nowhere: what was checked against the room for it is what is copied.
+ * test_manifests.c - a process that rewrites what it shows of an exchange, while others read it,
+ * makes them write nowhere: what was checked against the room for it is what is copied.
  *
  * Ranks are threads here. Rank 0 gathers into a page that cannot be written: when the first block
  * is copied there, all has been checked, and the handler of the signal is the process that lies.
@@ -36,7 +36,7 @@ static void lie(int number)
     (void)number;
     if (mprotect(page, PAGE, PROT_READ | PROT_WRITE) != 0) abort();
     for (int i = 0; i < 2; i++)
-        ((dp_exchange_row_t *)(void *)publications_of_liar[i].row)->counts[0] = LIES;
+        ((dp_exchange_manifest_t *)(void *)publications_of_liar[i].manifest)->counts[0] = LIES;
     lies++;
 }
 
@@ -73,7 +73,7 @@ static void gather_from_a_liar(engine_rank_t *rank, void *user)
     }
 }
 
-static void rows_are_read_once(void **state)
+static void manifests_are_read_once(void **state)
 {
     const engine_world_t world = ENGINE_WORLD(RANKS, 1);
     const struct sigaction action = {.sa_handler = lie};
@@ -92,7 +92,7 @@ static void rows_are_read_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_are_read_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(manifests_are_read_once)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
