@@ -34,11 +34,11 @@ struct dp_group {
     dp_pipeline_group_t plane;
     /* guarded by the context's lock */
     dp_names_t names;
-    dp_tensor_entry_t *join_entry, *end_entry; /* of dp_join() and dp_group_destroy(); in no table,
+    dp_name_state_t *join_state, *end_state; /* of dp_join() and dp_group_destroy(); in no table,
                                                   so that no tensor's name collides */
-    size_t live_count;                         /* operations not over */
-    size_t request_count;       /* requests and handles that know an entry of names */
-    int is_joined;              /* dp_join() was called and is not over */
+    size_t live_count;                       /* operations not over */
+    size_t request_count;                    /* requests and handles that know a state of names */
+    int is_joined;                           /* dp_join() was called and is not over */
     int is_closed;              /* dp_group_destroy() was called: nothing more is submitted */
     int is_ended;               /* and is over */
     dp_program_bucket_t bucket; /* guarded by the program's lock */

@@ -29,8 +29,8 @@ static void group_fini(dp_group_t *group)
 {
     dp_names_fini(&group->names);
     dp_program_bucket_fini(&group->bucket);
-    dp_entry_destroy(group->join_entry);
-    dp_entry_destroy(group->end_entry);
+    dp_name_state_destroy(group->join_state);
+    dp_name_state_destroy(group->end_state);
     free(group->members);
 }
 

@@ -40,7 +40,7 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
     const dp_signature_t *agreed = entry->signature;
     int exchanges = dp_is_exchange(agreed->collective);
     dp_context_t *context = group->context;
-    dp_tensor_entry_t *known;
+    dp_name_state_t *known;
     dp_handle_t *request;
     dp_status_t status =
         dp_names_find_or_add(&group->names, group->about.name, entry->name, context->trace, &known);
@@ -83,11 +83,11 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
 {
     /* A rank's own signature equals the agreed one; else its request would have failed. */
     const dp_signature_t *agreed =
-        request->is_absent ? entry->signature : &request->entry->signature;
+        request->is_absent ? entry->signature : &request->name_state->signature;
 
     *item = (dp_pipeline_item_t){
         .request = request,
-        .name = request->entry->label,
+        .name = request->name_state->label,
         .id = entry->id,
         .collective = agreed->collective,
         .reduce = agreed->reduce,
@@ -189,7 +189,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .bucket = launch->sequence,
                                             .id = request->is_absent ? 0 : request->ticket + 1,
                                             .bytes = request->bytes,
-                                            .name = request->entry->trace_name});
+                                            .name = request->name_state->trace_name});
         if (request->is_absent) continue;
         if (request->waiting.will_progress) waiter = request;
         request->lane = dp_pipeline_lane(context->pipeline, out->group, item->collective);
@@ -322,7 +322,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
         pthread_mutex_lock(&context->lock);
         for (request = context->requests.live_first; request != NULL;
              request = request->links.following)
-            if (request->entry->pending == request) break;
+            if (request->name_state->pending == request) break;
         if (request != NULL) leave_coordinator(request);
         pthread_mutex_unlock(&context->lock);
         if (request == NULL) break;
@@ -346,7 +346,7 @@ static const char *keep_text(const dp_handle_t *request, const dp_pipeline_done_
     int is_world = request->group == &context->world;
 
     if (done->status != DP_ERR_TRUNCATED) return dp_context_text(context, done->text);
-    snprintf(text, sizeof(text), "tensor %s%s%s: %s", request->entry->name,
+    snprintf(text, sizeof(text), "tensor %s%s%s: %s", request->name_state->name,
              is_world ? "" : " of group ", is_world ? "" : request->group->name, done->text);
     return dp_context_text(context, text);
 }

@@ -63,7 +63,7 @@ static dp_status_t check_unused(dp_context_t *context, const char *call, const v
     request = context->requests.live_first;
     while (request != NULL && !uses(request, memory))
         request = request->links.following;
-    if (request != NULL) snprintf(name, sizeof(name), "%s", request->entry->label);
+    if (request != NULL) snprintf(name, sizeof(name), "%s", request->name_state->label);
     pthread_mutex_unlock(&context->lock);
     if (name[0] == '\0') return DP_OK;
     return dp_context_error(context, DP_ERR_BUSY, "%s: tensor %s is in flight and lies in %p", call,

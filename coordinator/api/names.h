@@ -1,7 +1,7 @@
 /*
- * names.h - the tensor entries of a group: one for each name that the program has used.
+ * names.h - what a group knows of the names that the program has used: a state for each.
  *
- * An entry is made when a name is used for the first time and stays as long as its group, so that a
+ * A state is made when a name is used for the first time and stays as long as its group, so that a
  * second use costs a look-up and no memory. Guarded by the context's lock.
  */
 #ifndef DP_COORDINATOR_NAMES_H
@@ -10,39 +10,39 @@
 #include "coordinator/negotiator/signature.h"
 #include "runtime/trace/trace.h"
 
-typedef struct dp_tensor_entry {
-    struct dp_tensor_entry *next; /* in its hash chain */
+typedef struct dp_name_state {
+    struct dp_name_state *next; /* of the same hash list */
     uint64_t hash;
     dp_handle_t *pending;       /* submitted and not yet launched */
     size_t live_count;          /* operations not over */
     dp_signature_t signature;   /* of the pending submission */
     dp_signature_part_t part;   /* its only part, unless there are several */
-    dp_signature_part_t *parts; /* [part_room]; freed with the entry */
+    dp_signature_part_t *parts; /* [part_room]; freed with the state */
     size_t part_room;
     float last_absmax; /* largest magnitude in the last reduction's raw sum, for fp16's scale;
                           negative: unknown */
     uint32_t trace_name;
     const char *name; /* in label, behind the group's */
     char label[];     /* for the timeline and the data plane: "act" in the world, else "tp/act" */
-} dp_tensor_entry_t;
+} dp_name_state_t;
 
 /* Zeroed: empty. */
 typedef struct dp_names {
-    dp_tensor_entry_t **buckets; /* [bucket_count] */
-    size_t bucket_count;         /* a power of two, or 0 */
+    dp_name_state_t **heads; /* [head_count] first states of the hash lists */
+    size_t head_count;       /* a power of two, or 0 */
     size_t count;
 } dp_names_t;
 
-/* The entry of a name, made if there is none. group_name: "" in the world. DP_ERR_NO_MEMORY. */
+/* The state of a name, made if there is none. group_name: "" in the world. DP_ERR_NO_MEMORY. */
 dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
-                                 dp_trace_t *trace, dp_tensor_entry_t **out);
+                                 dp_trace_t *trace, dp_name_state_t **out);
 void dp_names_fini(dp_names_t *names); /* empty afterwards */
 
-/* An entry that is in no table, so that its name collides with no tensor's. NULL: no memory. */
-dp_tensor_entry_t *dp_entry_create(const char *group_name, const char *name, dp_trace_t *trace);
-void dp_entry_destroy(dp_tensor_entry_t *entry); /* NULL is fine */
+/* A state that is in no table, so that its name collides with no tensor's. NULL: no memory. */
+dp_name_state_t *dp_name_state_create(const char *group_name, const char *name, dp_trace_t *trace);
+void dp_name_state_destroy(dp_name_state_t *state); /* NULL is fine */
 
-/* Room in the entry for so many parts of a signature. NULL: no memory. */
-dp_signature_part_t *dp_entry_parts(dp_tensor_entry_t *entry, size_t count);
+/* Room in the state for so many parts of a signature. NULL: no memory. */
+dp_signature_part_t *dp_name_state_parts(dp_name_state_t *state, size_t count);
 
 #endif

@@ -40,7 +40,7 @@ static void add_oldest_operation(dp_context_t *context, dp_failure_t *failure)
          request = request->links.following)
         if (atomic_load(&request->state) != DP_REQUEST_DONE && !request->is_absent) break;
     if (request != NULL) {
-        snprintf(failure->operation, sizeof(failure->operation), "%s", request->entry->label);
+        snprintf(failure->operation, sizeof(failure->operation), "%s", request->name_state->label);
         if (now_ns > request->submit_ns) failure->operation_ns = now_ns - request->submit_ns;
     }
     pthread_mutex_unlock(&context->lock);

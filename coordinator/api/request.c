@@ -33,7 +33,7 @@ static dp_status_t reserve_lists(dp_handle_t *request, size_t tensor_count, size
     return DP_OK;
 }
 
-dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, size_t tensor_count,
                                size_t count_count, dp_handle_t **out)
 {
     dp_context_t *context = group->context;
@@ -57,7 +57,7 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size
         dp_request_discard(request);
         return status;
     }
-    request->entry = entry;
+    request->name_state = name_state;
     request->new_group = NULL;
     request->tensors = tensor_count > 1 ? request->room.list : &request->room.one;
     request->tensor_count = tensor_count;
@@ -114,8 +114,8 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     context->requests.live_last = request;
     context->requests.live_count++;
     request->group->live_count++;
-    request->entry->live_count++;
-    request->entry->pending = request;
+    request->name_state->live_count++;
+    request->name_state->pending = request;
 }
 
 static void live_remove(dp_handle_t *request)
@@ -135,7 +135,7 @@ static void live_remove(dp_handle_t *request)
     request->links.previous = request->links.following = NULL;
     context->requests.live_count--;
     request->group->live_count--;
-    request->entry->live_count--;
+    request->name_state->live_count--;
 }
 
 void dp_request_unref(dp_handle_t *request)
@@ -206,7 +206,7 @@ void dp_request_succeed(dp_handle_t *request, const dp_pipeline_done_t *done)
                                   memory_order_relaxed);
     }
     pthread_mutex_lock(&context->lock);
-    request->entry->last_absmax = done->raw_absmax;
+    request->name_state->last_absmax = done->raw_absmax;
     pthread_mutex_unlock(&context->lock);
     if (request->check.is_on) {
         request->end.result.count =
@@ -230,7 +230,7 @@ void dp_request_await(dp_handle_t *request, int will_progress)
     dp_context_t *context = request->context;
 
     pthread_mutex_lock(&context->lock);
-    if (request->entry->pending == request) {
+    if (request->name_state->pending == request) {
         request->waiting.will_progress |= will_progress;
         if (!request->waiting.is_awaited) {
             request->waiting.is_awaited = 1;
@@ -242,7 +242,7 @@ void dp_request_await(dp_handle_t *request, int will_progress)
 
 void dp_request_leave(dp_handle_t *request)
 {
-    request->entry->pending = NULL;
+    request->name_state->pending = NULL;
     if (!request->waiting.is_awaited) return;
     request->waiting.is_awaited = 0;
     dp_loop_count_sleeping_waiter(request->context->loop, -1);

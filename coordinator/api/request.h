@@ -133,7 +133,7 @@ struct dp_handle {
     dp_context_t *context;
     dp_group_t *group;
     dp_group_t *new_group; /* the group that a group_create makes */
-    dp_tensor_entry_t *entry;
+    dp_name_state_t *name_state;
     dp_loop_node_t node;        /* in the coordinator's queue of submissions */
     dp_program_op_t program_op; /* with order=program */
     uint64_t ticket;            /* order of submission */
@@ -141,7 +141,7 @@ struct dp_handle {
     dp_request_links_t links;
 
     /* what it does; written at submission */
-    dp_collective_t collective;    /* entry->signature may be a later submission's by now */
+    dp_collective_t collective;    /* name_state->signature may be a later submission's by now */
     int is_absent;                 /* stands for the operation of a group that this rank has joined;
                                       no program ever sees it */
     dp_pipeline_tensor_t *tensors; /* [tensor_count]: &room.one, or room.list */
@@ -177,7 +177,7 @@ static inline int dp_is_exchange(dp_collective_t collective)
 /* The functions that follow are request.c's. "Lock held" is the context's lock. */
 
 /* A request with room for so many tensors and counts, all its fields as new. Lock held. */
-dp_status_t dp_request_acquire(dp_group_t *group, dp_tensor_entry_t *entry, size_t tensor_count,
+dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, size_t tensor_count,
                                size_t count_count, dp_handle_t **out);
 /* Back to the pool; it was never submitted, or is over. Lock held. */
 void dp_request_discard(dp_handle_t *request);

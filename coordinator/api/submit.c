@@ -58,31 +58,32 @@ static size_t part_count_of(const dp_group_t *group, const dp_submit_t *what)
     return what->collective == DP_COLLECTIVE_REDUCE_SCATTERV ? (size_t)group->size : what->count;
 }
 
-/* Writes what the ranks must agree on into the tensor's entry. The coordinator reads it there until
- * the request is launched; a name whose request is pending is DP_ERR_BUSY, so it stays until then.
+/* Writes what the ranks must agree on into the state of its name. The coordinator reads it there
+ * until the request is launched; a name whose request is pending is DP_ERR_BUSY, so it stays until
+ * then.
  */
-static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *entry,
+static dp_status_t fill_signature(const dp_group_t *group, dp_name_state_t *name_state,
                                   const dp_submit_t *what)
 {
     const dp_options_t *options = what->options;
     int reduces = dp_submit_reduces(what->collective);
     size_t part_count = part_count_of(group, what);
-    dp_signature_part_t *parts = dp_entry_parts(entry, part_count);
+    dp_signature_part_t *parts = dp_name_state_parts(name_state, part_count);
 
     if (parts == NULL) return DP_ERR_NO_MEMORY;
-    entry->signature = (dp_signature_t){.collective = what->collective,
-                                        .reduce = reduces ? options->reduce : DP_SUM,
-                                        .wire = resolve_wire(group->context, what),
-                                        .root = what->root,
-                                        .peer = what->peer,
-                                        .is_grouped = what->is_grouped,
-                                        .count_joined = reduces && options->reduce == DP_AVERAGE &&
-                                                        options->count_joined != 0,
-                                        .prescale = reduces ? options->prescale : 1.0,
-                                        .postscale = reduces ? options->postscale : 1.0,
-                                        .tag = options->tag,
-                                        .part_count = (uint32_t)part_count,
-                                        .parts = parts};
+    name_state->signature = (dp_signature_t){
+        .collective = what->collective,
+        .reduce = reduces ? options->reduce : DP_SUM,
+        .wire = resolve_wire(group->context, what),
+        .root = what->root,
+        .peer = what->peer,
+        .is_grouped = what->is_grouped,
+        .count_joined = reduces && options->reduce == DP_AVERAGE && options->count_joined != 0,
+        .prescale = reduces ? options->prescale : 1.0,
+        .postscale = reduces ? options->postscale : 1.0,
+        .tag = options->tag,
+        .part_count = (uint32_t)part_count,
+        .parts = parts};
     for (size_t i = 0; i < part_count; i++) {
         const dp_tensor_t *tensor = &what->tensors[what->counts != NULL ? 0 : i];
         size_t count = what->counts != NULL ? what->counts[i] : tensor->count;
@@ -91,9 +92,9 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_tensor_entry_t *en
             (dp_signature_part_t){has_agreed_count(what->collective) ? count : 0, tensor->dtype};
     }
     if (what->new_group != NULL) {
-        entry->signature.member_count = (uint32_t)what->new_group->size;
-        entry->signature.members = what->new_group->members;
-        entry->signature.group_name = what->new_group->name;
+        name_state->signature.member_count = (uint32_t)what->new_group->size;
+        name_state->signature.members = what->new_group->members;
+        name_state->signature.group_name = what->new_group->name;
     }
     return DP_OK;
 }
@@ -233,7 +234,8 @@ static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 
 /* ---- Queueing ------------------------------------------------------------------------------- */
 
-/* The name of its tensor entry: each pair of ranks has its own for a point-to-point message. */
+/* The name that its state is kept under: each pair of ranks has its own for a point-to-point
+ * message. */
 static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 {
     if (what->collective != DP_COLLECTIVE_SEND) return what->name;
@@ -243,19 +245,19 @@ static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 
 /* A join and the end of a group are entries outside the table of names: a program may have tensors
  * called "join". */
-static dp_status_t find_tensor_entry(dp_group_t *group, const dp_submit_t *what, const char *name,
-                                     dp_tensor_entry_t **out)
+static dp_status_t find_name_state(dp_group_t *group, const dp_submit_t *what, const char *name,
+                                   dp_name_state_t **out)
 {
-    dp_tensor_entry_t **single = what->collective == DP_COLLECTIVE_JOIN ? &group->join_entry
-                                 : what->collective == DP_COLLECTIVE_GROUP_DESTROY
-                                     ? &group->end_entry
-                                     : NULL;
+    dp_name_state_t **single = what->collective == DP_COLLECTIVE_JOIN ? &group->join_state
+                               : what->collective == DP_COLLECTIVE_GROUP_DESTROY ? &group->end_state
+                                                                                 : NULL;
 
     if (single == NULL) {
         return dp_names_find_or_add(&group->names, group->about.name, name, group->context->trace,
                                     out);
     }
-    if (*single == NULL) *single = dp_entry_create(group->about.name, name, group->context->trace);
+    if (*single == NULL)
+        *single = dp_name_state_create(group->about.name, name, group->context->trace);
     *out = *single;
     return *single == NULL ? DP_ERR_NO_MEMORY : DP_OK;
 }
@@ -282,11 +284,11 @@ int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire)
     return context->program != NULL && wire == DP_WIRE_FP16;
 }
 
-static int is_busy(const dp_context_t *context, const dp_tensor_entry_t *entry,
+static int is_busy(const dp_context_t *context, const dp_name_state_t *name_state,
                    const dp_submit_t *what)
 {
-    if (entry->pending != NULL) return 1;
-    return entry->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
+    if (name_state->pending != NULL) return 1;
+    return name_state->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
 }
 
 /* Makes the request; it is live afterwards. Lock held. */
@@ -296,7 +298,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     dp_context_t *context = group->context;
     size_t tensor_count = part_count_of(group, what);
     dp_stream_t *stream = NULL;
-    dp_tensor_entry_t *entry;
+    dp_name_state_t *name_state;
     dp_handle_t *request;
     dp_status_t status = admit_submission(group, what);
 
@@ -304,12 +306,13 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
         stream = dp_stream_find(context, what->options->stream);
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
-    if (status == DP_OK) status = find_tensor_entry(group, what, name, &entry);
-    if (status == DP_OK && is_busy(context, entry, what)) status = DP_ERR_BUSY;
+    if (status == DP_OK) status = find_name_state(group, what, name, &name_state);
+    if (status == DP_OK && is_busy(context, name_state, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status; /* the entry stays: names are kept */
-    status = dp_request_acquire(group, entry, tensor_count, count_count_of(group, what), &request);
+    status =
+        dp_request_acquire(group, name_state, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
-    status = fill_signature(group, entry, what);
+    status = fill_signature(group, name_state, what);
     /* Any operation may be waited for on a stream, once the context knows one. */
     if (status == DP_OK &&
         (stream != NULL || context->streams.count > 0 || context->device->ops->is_async))
@@ -387,14 +390,14 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
     request->submit_ns = record->start_ns;
     record->id = request->ticket + 1;
     record->bytes = request->bytes;
-    record->name = request->entry->trace_name;
+    record->name = request->name_state->trace_name;
     if (context->config.check && what->options->stream == NULL && !context->device->ops->is_async)
         record_input_hash(request, what);
     request->node.submission = (dp_submission_t){.group = request->group->about.uid,
-                                                 .name = request->entry->name,
-                                                 .signature = &request->entry->signature,
+                                                 .name = request->name_state->name,
+                                                 .signature = &request->name_state->signature,
                                                  .in_place = is_in_place(request->group, what),
-                                                 .last_absmax = request->entry->last_absmax,
+                                                 .last_absmax = request->name_state->last_absmax,
                                                  .priority = what->options->priority,
                                                  .is_urgent = what->options->launch_now,
                                                  .request = request};

@@ -140,7 +140,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
          * hurry. */
         if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
             dp_pipeline_pending(context->pipeline) > 0) {
-            dp_loop_urgent(context->loop, request->group->about.uid, request->entry->name);
+            dp_loop_urgent(context->loop, request->group->about.uid, request->name_state->name);
         }
     }
     /* Sequentially consistent: sleepers first, then the state. Changes of the state are stored
@@ -191,7 +191,7 @@ static dp_status_t compare_output_hash(dp_handle_t *request, const char **text)
     dp_context_error(context, DP_ERR_CHECK,
                      "rank %d: tensor %s was written before the program waited for it: its "
                      "checksum was %016llx at completion and is %016llx now",
-                     context->rank, request->entry->label,
+                     context->rank, request->name_state->label,
                      (unsigned long long)request->check.output_hash, (unsigned long long)hash);
     *text = dp_error_text(context);
     return DP_ERR_CHECK;
@@ -210,7 +210,7 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
                                              .start_ns = begin,
                                              .id = handle->ticket + 1,
                                              .bytes = handle->bytes,
-                                             .name = handle->entry->trace_name});
+                                             .name = handle->name_state->trace_name});
     over = block(handle, wanted, begin, deadline_of(seconds, begin));
     end = dp_now_ns();
     dp_trace_end_at(lane, end);
@@ -290,7 +290,7 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
         if (waiting == NULL) {
             return dp_context_error(context, DP_ERR_UNSUPPORTED,
                                     "tensor %s: the stream %p is none of a device of this context",
-                                    handle->entry->label, stream);
+                                    handle->name_state->label, stream);
         }
     }
     /* An operation submitted when no stream was known has no event to wait for but its end. */
@@ -302,7 +302,7 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
     status = context->device->ops->stream_wait(waiting, handle->stream.done->event);
     if (status == DP_OK) return DP_OK;
     return dp_context_error(context, status, "tensor %s: the stream %p cannot wait for it: %s",
-                            handle->entry->label, stream, dp_status_string(status));
+                            handle->name_state->label, stream, dp_status_string(status));
 }
 
 dp_status_t dp_test(const dp_handle_t *handle)

@@ -31,7 +31,7 @@ static int oldest_launched(dp_context_t *context, dp_lane_t lane, char *label, s
         if (state != DP_REQUEST_LAUNCHED && state != DP_REQUEST_QUEUED) continue;
         if (request->lane == lane) break;
     }
-    if (request != NULL) snprintf(label, room, "%s", request->entry->label);
+    if (request != NULL) snprintf(label, room, "%s", request->name_state->label);
     pthread_mutex_unlock(&context->lock);
     return request != NULL;
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_BUCKETS 256
+#define FIRST_HEADS 256
 #define FIRST_ENTRIES 64
 
 uint32_t dp_entry_group(const dp_entry_t *entry)
@@ -19,7 +19,7 @@ uint32_t dp_entry_group(const dp_entry_t *entry)
 }
 
 /* FNV-1a: names are short and this is asked once per submission. The ranks of a send are left out,
- * so that all of a name lie in one chain. */
+ * so that all of a name lie in one list. */
 static uint32_t hash_name(uint32_t group, const char *name)
 {
     uint32_t hash = 2166136261u ^ group * 0x9e3779b9u;
@@ -34,10 +34,10 @@ dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes
     table->branches = branches;
     table->schedule_bytes = schedule_bytes;
     table->bit_words = dp_bit_words((size_t)branches);
-    table->bucket_count = table->id_bucket_count = FIRST_BUCKETS;
-    table->buckets = calloc(table->bucket_count, sizeof(dp_entry_t *));
-    table->by_id = calloc(table->id_bucket_count, sizeof(dp_entry_t *));
-    return table->buckets != NULL && table->by_id != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+    table->head_count = table->id_head_count = FIRST_HEADS;
+    table->heads = calloc(table->head_count, sizeof(dp_entry_t *));
+    table->by_id = calloc(table->id_head_count, sizeof(dp_entry_t *));
+    return table->heads != NULL && table->by_id != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
 void dp_contest_destroy(dp_contest_t *contest)
@@ -77,7 +77,7 @@ void dp_table_fini(dp_table_t *table)
     free(table->retired);
     free(table->entries);
     free(table->by_id);
-    free(table->buckets);
+    free(table->heads);
 }
 
 /* Grows a list of pointers to entries so that one more fits. */
@@ -121,11 +121,11 @@ static int is_named(const dp_entry_t *entry, uint32_t hash, uint32_t group, cons
 
 static dp_entry_t *find_entry(const dp_table_t *table, const dp_key_t *key, uint32_t hash)
 {
-    dp_entry_t *entry = table->buckets[hash & (table->bucket_count - 1)];
+    dp_entry_t *entry = table->heads[hash & (table->head_count - 1)];
 
     while (entry != NULL && (entry->root != key->root || entry->peer != key->peer ||
                              !is_named(entry, hash, key->group, key->name))) {
-        entry = entry->next_in_bucket;
+        entry = entry->next_by_hash;
     }
     return entry;
 }
@@ -140,34 +140,34 @@ dp_entry_t *dp_table_next(const dp_table_t *table, uint32_t group, const char *n
 {
     uint32_t hash = hash_name(group, name);
     dp_entry_t *entry =
-        after != NULL ? after->next_in_bucket : table->buckets[hash & (table->bucket_count - 1)];
+        after != NULL ? after->next_by_hash : table->heads[hash & (table->head_count - 1)];
 
     while (entry != NULL && !is_named(entry, hash, group, name))
-        entry = entry->next_in_bucket;
+        entry = entry->next_by_hash;
     return entry;
 }
 
-static void add_to_chain(dp_table_t *table, dp_entry_t *entry)
+static void add_to_hash_list(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_entry_t **bucket = &table->buckets[entry->hash & (table->bucket_count - 1)];
+    dp_entry_t **head = &table->heads[entry->hash & (table->head_count - 1)];
 
-    entry->next_in_bucket = *bucket;
-    *bucket = entry;
+    entry->next_by_hash = *head;
+    *head = entry;
 }
 
-/* Keeps chains short. Without memory they grow longer, which is slower but right. */
-static void grow_buckets(dp_table_t *table)
+/* Keeps the hash lists short. Without memory they grow longer, which is slower but right. */
+static void grow_heads(dp_table_t *table)
 {
     dp_entry_t **grown;
 
-    if (table->entry_count < table->bucket_count) return;
-    grown = calloc(table->bucket_count * 4, sizeof(dp_entry_t *));
+    if (table->entry_count < table->head_count) return;
+    grown = calloc(table->head_count * 4, sizeof(dp_entry_t *));
     if (grown == NULL) return;
-    free(table->buckets);
-    table->buckets = grown;
-    table->bucket_count *= 4;
+    free(table->heads);
+    table->heads = grown;
+    table->head_count *= 4;
     for (size_t i = 0; i < table->entry_count; i++)
-        add_to_chain(table, table->entries[i]);
+        add_to_hash_list(table, table->entries[i]);
 }
 
 /*
@@ -214,8 +214,8 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
     entry->leave.closed_by = -1;
     entry->ended.refusals_end = &entry->ended.refusals;
     dp_entry_clear(entry, table->bit_words);
-    grow_buckets(table);
-    add_to_chain(table, entry);
+    grow_heads(table);
+    add_to_hash_list(table, entry);
     entry->index = table->entry_count;
     table->entries[table->entry_count++] = entry;
     return entry;
@@ -223,40 +223,40 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
 
 /* ---- Ids ------------------------------------------------------------------------------------ */
 
-static dp_entry_t **id_bucket(const dp_table_t *table, uint32_t id)
+static dp_entry_t **id_head(const dp_table_t *table, uint32_t id)
 {
-    return &table->by_id[id & (table->id_bucket_count - 1)]; /* ids are counted up: well spread */
+    return &table->by_id[id & (table->id_head_count - 1)]; /* ids are counted up: well spread */
 }
 
 dp_entry_t *dp_table_by_id(const dp_table_t *table, uint32_t id)
 {
-    dp_entry_t *entry = *id_bucket(table, id);
+    dp_entry_t *entry = *id_head(table, id);
 
     while (entry != NULL && entry->id != id)
         entry = entry->next_of_id;
     return entry;
 }
 
-static void add_to_id_bucket(dp_table_t *table, dp_entry_t *entry)
+static void add_to_id_list(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_entry_t **bucket = id_bucket(table, entry->id);
+    dp_entry_t **head = id_head(table, entry->id);
 
-    entry->next_of_id = *bucket;
-    *bucket = entry;
+    entry->next_of_id = *head;
+    *head = entry;
 }
 
 static void grow_ids(dp_table_t *table)
 {
     dp_entry_t **grown;
 
-    if (table->id_count < table->id_bucket_count) return;
-    grown = calloc(table->id_bucket_count * 4, sizeof(dp_entry_t *));
+    if (table->id_count < table->id_head_count) return;
+    grown = calloc(table->id_head_count * 4, sizeof(dp_entry_t *));
     if (grown == NULL) return;
     free(table->by_id);
     table->by_id = grown;
-    table->id_bucket_count *= 4;
+    table->id_head_count *= 4;
     for (size_t i = 0; i < table->entry_count; i++) {
-        if (table->entries[i]->id != DP_ID_NONE) add_to_id_bucket(table, table->entries[i]);
+        if (table->entries[i]->id != DP_ID_NONE) add_to_id_list(table, table->entries[i]);
     }
 }
 
@@ -264,7 +264,7 @@ void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id)
 {
     grow_ids(table);
     entry->id = id;
-    add_to_id_bucket(table, entry);
+    add_to_id_list(table, entry);
     table->id_count++;
     table->next_id = id + 1;
 }
@@ -294,7 +294,7 @@ void dp_table_free_retired(dp_table_t *table)
 
 dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry)
 {
-    dp_entry_t **at = &table->buckets[entry->hash & (table->bucket_count - 1)];
+    dp_entry_t **at = &table->heads[entry->hash & (table->head_count - 1)];
     dp_status_t status = dp_table_retire(table, entry->signature);
 
     if (status != DP_OK) return status;
@@ -302,10 +302,10 @@ dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry)
     status = dp_table_retire(table, entry);
     if (status != DP_OK) return status;
     while (*at != entry)
-        at = &(*at)->next_in_bucket;
-    *at = entry->next_in_bucket;
+        at = &(*at)->next_by_hash;
+    *at = entry->next_by_hash;
     if (entry->id != DP_ID_NONE) {
-        for (at = id_bucket(table, entry->id); *at != entry; at = &(*at)->next_of_id)
+        for (at = id_head(table, entry->id); *at != entry; at = &(*at)->next_of_id)
             continue;
         *at = entry->next_of_id;
         table->id_count--;

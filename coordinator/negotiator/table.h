@@ -121,7 +121,7 @@ typedef struct dp_part {
  * reached it, hence after it passed every rank above.
  */
 typedef struct dp_entry {
-    struct dp_entry *next_in_bucket, *next_of_id;
+    struct dp_entry *next_by_hash, *next_of_id;
     uint32_t hash;
     size_t index;              /* in the table's entries */
     dp_group_view_t *view;     /* NULL: a group to be made */
@@ -150,12 +150,12 @@ typedef struct dp_entry {
 } dp_entry_t;
 
 typedef struct dp_table {
-    dp_entry_t **buckets; /* [bucket_count], a power of two */
-    size_t bucket_count;
+    dp_entry_t **heads; /* [head_count], a power of two: first entries of the hash lists */
+    size_t head_count;
     dp_entry_t **entries; /* [entry_count] in order of first sight */
     size_t entry_count, entry_room;
-    dp_entry_t **by_id; /* [id_bucket_count], a power of two */
-    size_t id_count, id_bucket_count;
+    dp_entry_t **by_id; /* [id_head_count], a power of two */
+    size_t id_count, id_head_count;
     uint32_t next_id; /* one more than the last id seen */
     size_t bit_words; /* of heard[] */
     int branches;
