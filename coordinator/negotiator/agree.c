@@ -254,13 +254,13 @@ void dp_agree_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
     dp_outbox_news(n, entry);
 }
 
-void dp_agree_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver)
+void dp_agree_check_left(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    const int ranks[2] = {leaver, -1};
+    const int ranks[2] = {dp_leave_lacking(n, entry), -1};
     const dp_signature_t *signatures[2] = {dp_entry_signature(entry), NULL};
 
-    if (!entry->arrived.is_mismatched && !entry->sent.is_announced)
-        dp_agree_conflict(n, entry, ranks, signatures);
+    if (ranks[0] < 0 || entry->arrived.is_mismatched || entry->sent.is_announced) return;
+    dp_agree_conflict(n, entry, ranks, signatures);
 }
 
 static void note_absent(dp_entry_t *entry, uint32_t count, int rank)
@@ -342,7 +342,7 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *
     }
     if (!merge_arrival(n, entry, arrival, signature) || !is_first) free(signature);
     if (n->is_fatal) return;
-    if (entry->own_expect != NULL) dp_leave_check(n, entry);
+    if (entry->own_expect != NULL) dp_agree_check_left(n, entry);
     if (entry->view != NULL && entry->view->joined_count > 0) dp_agree_absent(n, entry);
     check_complete(n, entry);
 }

@@ -40,7 +40,8 @@ void dp_agree_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2]);
 void dp_agree_urgent(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns);
-void dp_agree_lacks(dp_negotiator_t *n, dp_entry_t *entry, int leaver);
+/* A send, or a group to be made, that needs a rank that has left is a conflict. */
+void dp_agree_check_left(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_agree_absent(dp_negotiator_t *n, dp_entry_t *entry); /* ranks may have joined */
 /* Ordered items, on every rank in the same order. n->targets holds the branches that one is for. */
 void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t *list,

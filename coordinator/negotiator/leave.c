@@ -60,36 +60,11 @@ void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void 
     dp_outbox_fail(n, request, DP_ERR_LEFT, text);
 }
 
-/* ---- Sends, and groups to be made ----------------------------------------------------------- */
-
-/* A leaver may have submitted its half of a send: then its branch is ready, as READY comes first. A
- * group is not made for members that have left. */
-static int is_lacking(const dp_negotiator_t *n, const dp_entry_t *entry, int rank)
-{
-    if (!dp_bit_get(n->leave.left, rank)) return 0;
-    return entry->view == NULL || !dp_bit_get(entry->heard, dp_branch_of(n, rank));
-}
-
-void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry)
-{
-    const int pair[2] = {entry->root, entry->peer};
-    uint32_t count = entry->view != NULL ? 2 : entry->making.list_count;
-
-    if (n->leave.left_count == 0 || !entry->is_pending || entry->arrived.first_rank < 0) return;
-    for (uint32_t i = 0; i < count; i++) {
-        int rank =
-            entry->view != NULL ? dp_group_view_rank(entry->view, pair[i]) : entry->making.list[i];
-
-        if (!is_lacking(n, entry, rank)) continue;
-        dp_agree_lacks(n, entry, rank);
-        return;
-    }
-}
-
+/* Of sends, and of groups to be made. */
 static void check_all_entries(dp_negotiator_t *n)
 {
     for (size_t i = 0; i < n->table.entry_count && !n->is_fatal; i++) {
-        if (n->table.entries[i]->own_expect != NULL) dp_leave_check(n, n->table.entries[i]);
+        if (n->table.entries[i]->own_expect != NULL) dp_agree_check_left(n, n->table.entries[i]);
     }
 }
 

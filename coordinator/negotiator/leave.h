@@ -54,11 +54,12 @@ void dp_leave_end(dp_negotiator_t *n, dp_entry_t *entry); /* this rank's part of
 void dp_leave_refuse_join(dp_negotiator_t *n, const dp_group_view_t *view, void *request);
 void dp_leave_tick(dp_negotiator_t *n); /* root: names those that dp_finalize() waits for */
 uint64_t dp_leave_deadline(const dp_negotiator_t *n);
-void dp_leave_check(dp_negotiator_t *n, dp_entry_t *entry); /* has a rank left that it needs? */
 void dp_leave_flush(dp_negotiator_t *n);
 void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
 
 /* left.c */
+/* A rank that a pending send, or a group to be made, needs and that has left; -1: none. */
+int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry);
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
 void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
 

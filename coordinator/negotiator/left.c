@@ -1,13 +1,36 @@
 /*
- * left.c - what is forgotten of ranks that leave: for a tensor entry that goes, and when an epoch
- * begins.
+ * left.c - what is known of ranks that have left: which of them a tensor lacks, and what is
+ * forgotten for an entry that goes, and when an epoch begins.
  *
  * Called by agree.c and epoch.c, on the thread that drives the negotiator. The rules of leaving are
- * leave.c's.
+ * leave.c's; this file calls nothing that decides.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
 #include <string.h>
+
+/* A leaver may have submitted its half of a send: then its branch is ready, as READY comes first. A
+ * group is not made for members that have left. */
+static int is_lacking(const dp_negotiator_t *n, const dp_entry_t *entry, int rank)
+{
+    if (!dp_bit_get(n->leave.left, rank)) return 0;
+    return entry->view == NULL || !dp_bit_get(entry->heard, dp_branch_of(n, rank));
+}
+
+int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    const int pair[2] = {entry->root, entry->peer};
+    uint32_t count = entry->view != NULL ? 2 : entry->making.list_count;
+
+    if (n->leave.left_count == 0 || !entry->is_pending || entry->arrived.first_rank < 0) return -1;
+    for (uint32_t i = 0; i < count; i++) {
+        int rank =
+            entry->view != NULL ? dp_group_view_rank(entry->view, pair[i]) : entry->making.list[i];
+
+        if (is_lacking(n, entry, rank)) return rank;
+    }
+    return -1;
+}
 
 /* The entry is going. */
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)

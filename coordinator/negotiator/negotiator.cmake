@@ -32,7 +32,8 @@ set(dp_schedule_sources
     schedule/resume.c
     schedule/schedule_item.c
     schedule/schedule_messages.c
-    schedule/standing.c)
+    schedule/standing.c
+    schedule/unsettled.c)
 list(TRANSFORM dp_negotiator_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM dp_schedule_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 set(dp_no_schedule_sources ${CMAKE_CURRENT_LIST_DIR}/schedule/none.c)

@@ -19,12 +19,11 @@ SKIPPED = ["coordinator/negotiator/schedule/none.c"]  # compiled in place of oth
 
 # The circles there are: the files, and why they stay.
 KNOWN = {
-    # An announcement can complete a tensor, which the root orders, which ends an occurrence, behind
-    # which announcements for the next one are waiting: the rules themselves go round.
-    "coordinator/negotiator/agree.c coordinator/negotiator/contest.c coordinator/negotiator/leave.c "
-    "coordinator/negotiator/order.c",
-    # A hook of the optional module.
-    "coordinator/negotiator/own_end.c coordinator/negotiator/schedule/catch_up.c",
+    # The rules of one tensor go round: an announcement can complete it or show a conflict (agree.c), which
+    # the root orders (order.c), which ends the occurrence (agree.c), behind which announcements of the next
+    # one may wait (contest.c), which arrive now (agree.c). All of it is one step: a message that comes in
+    # between would belong to the wrong occurrence, so none of these calls can become a queue.
+    "coordinator/negotiator/agree.c coordinator/negotiator/contest.c coordinator/negotiator/order.c",
     # dprun's two ends between nodes: each is one state machine in several files.
     "launcher/dprun/remote/fleet.c launcher/dprun/remote/fleet_files.c "
     "launcher/dprun/remote/fleet_input.c launcher/dprun/remote/fleet_reach.c "
