@@ -247,6 +247,14 @@ if [ $quick = 0 ]; then
     if [ $all = 1 ]; then
         stage "fuzz: libFuzzer, 30 seconds for each parser"
         tests/fuzz/run.sh 30 || fail "fuzz"
+
+        # Every other run has the simulator, the explorer and the negotiator's units without it (label sim).
+        stage "without the cached schedule (DP_WITH_SCHEDULE=OFF)"
+        if build plain; then
+            sanitized plain -LE 'browser|slow|bench|style|docs|repeat|long' || fail "without the cached schedule"
+        else
+            fail "without the cached schedule: build"
+        fi
     fi
 fi
 
