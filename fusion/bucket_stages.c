@@ -13,7 +13,7 @@
 
 /* ---- Timeline and statistics ---------------------------------------------------------------- */
 
-static void record(dp_bucket_t *bucket, dp_trace_lane_t *track, dp_trace_kind_t kind,
+static void record(dp_bucket_t *bucket, dp_trace_track_t *track, dp_trace_kind_t kind,
                    uint64_t start_ns, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
@@ -36,7 +36,7 @@ void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     uint64_t bytes = bucket->plan->payload_bytes, now_ns;
-    dp_trace_lane_t *track = pipeline->lanes[DP_LANE_MAIN].wire_track;
+    dp_trace_track_t *track = pipeline->lanes[DP_LANE_MAIN].wire_track;
 
     pthread_mutex_lock(&pipeline->record_lock);
     pipeline->bytes_in_flight += starts ? bytes : -bytes;

@@ -53,7 +53,7 @@ typedef struct dp_lane_streams {
     dp_launch_queue_t *queue;            /* that its launches come through */
     dp_stream_t *pack, *reduce, *unpack; /* no unpack in the gather lane: nothing is left to do */
     /* guarded by the pipeline's record_lock: a track of the timeline has one writer at a time */
-    dp_trace_lane_t *pack_track, *wire_track, *unpack_track;
+    dp_trace_track_t *pack_track, *wire_track, *unpack_track;
 } dp_lane_streams_t;
 
 struct dp_pipeline {

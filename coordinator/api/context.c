@@ -265,9 +265,9 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
 }
 
 static void launch_in_program_order(void *user, const dp_output_t *launch, uint64_t digest,
-                                    dp_trace_lane_t *lane)
+                                    dp_trace_track_t *track)
 {
-    dp_launch(user, launch, digest, lane);
+    dp_launch(user, launch, digest, track);
 }
 
 static void fail_in_program_order(void *user, void *request, dp_status_t status, const char *text)
@@ -361,8 +361,8 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
         dp_inject_leave(config->injector, DP_INJECT_TRACE);
         if (status != DP_OK || warning.text[0] != '\0')
             dp_log_warn(&context->log, "%s", warning.text);
-        context->agree_lane =
-            dp_trace_lane(context->trace, "negotiation", DP_TRACE_LANE_COORDINATOR);
+        context->agree_track =
+            dp_trace_track(context->trace, "negotiation", DP_TRACE_TRACK_COORDINATOR);
     }
     status = use_loopback ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
                                                          &context->log, &context->transport, error)

@@ -152,7 +152,7 @@ struct dp_context {
     dp_loop_t *loop;
 
     /* of one file each; the structs say which, and who may touch what */
-    dp_trace_lane_t *agree_lane; /* coordinator thread only */
+    dp_trace_track_t *agree_track; /* coordinator thread only */
     dp_watch_t watch;
     dp_seen_t seen;
     dp_late_t late;
@@ -240,7 +240,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
 /* launch.c: hands a launch to the data plane, and marks its agreement in the timeline's lane.
  * digest: the engines of the ranks compare it; 0: nothing to compare. */
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
-               dp_trace_lane_t *lane);
+               dp_trace_track_t *track);
 /* launch.c: callbacks of the loop and the pipeline. */
 void dp_on_launch(void *user, const dp_output_t *launch);
 void dp_on_joined(void *user, void *request, int last_rank);

@@ -169,7 +169,7 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
 /* Fills in the items and marks their requests as launched. Returns one whose thread sleeps until it
  * may carry the launch out; NULL: none. Lock held. */
 static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *launch,
-                                dp_trace_lane_t *lane, dp_pipeline_launch_t *out)
+                                dp_trace_track_t *track, dp_pipeline_launch_t *out)
 {
     dp_handle_t *waiter = NULL;
     dp_handle_t *first = out->items[0].request;
@@ -182,7 +182,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
         dp_handle_t *request = item->request;
 
         fill_pipeline_item(request, launch, &launch->entries[i], now, item);
-        dp_trace_record(lane,
+        dp_trace_record(track,
                         (dp_trace_record_t){.kind = DP_TRACE_AGREE,
                                             .start_ns = item->submit_ns,
                                             .duration_ns = now - item->submit_ns,
@@ -219,7 +219,7 @@ static void hand_to_waiter(dp_context_t *context, dp_handle_t *waiter, dp_lane_t
 }
 
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
-               dp_trace_lane_t *lane)
+               dp_trace_track_t *track)
 {
     dp_pipeline_launch_t *out = NULL;
     dp_handle_t *waiter = NULL;
@@ -232,7 +232,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         out->digest = digest;
         pthread_mutex_lock(&context->lock);
         status = assign_requests(context, launch, out->items);
-        if (status == DP_OK) waiter = fill_launch(context, launch, lane, out);
+        if (status == DP_OK) waiter = fill_launch(context, launch, track, out);
         pthread_mutex_unlock(&context->lock);
     }
     if (status != DP_OK) {
@@ -260,7 +260,7 @@ void dp_on_launch(void *user, const dp_output_t *launch)
 {
     dp_context_t *context = user;
 
-    dp_launch(context, launch, 0, context->agree_lane);
+    dp_launch(context, launch, 0, context->agree_track);
     if (context->program != NULL) dp_program_agreed(context->program);
 }
 
@@ -302,7 +302,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     dp_context_t *context = user;
     const char *kept = dp_context_text(context, text);
 
-    dp_trace_instant(context->agree_lane,
+    dp_trace_instant(context->agree_track,
                      (dp_trace_record_t){.kind = DP_TRACE_FAULT,
                                          .name = dp_trace_name(context->trace, kept),
                                          .aux = (uint32_t)(culprit + 1) & DP_TRACE_AUX_MAX});

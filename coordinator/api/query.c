@@ -147,7 +147,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     if (context->steps.window.has_steps && step == context->steps.window.first) {
         dp_trace_keep(context->trace, 1);
     }
-    dp_trace_begin(dp_trace_thread_lane(context->trace),
+    dp_trace_begin(dp_trace_thread_track(context->trace),
                    (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = step});
     dp_inject_step(context->config.injector, step, &context->counts.wait_ns);
 }
@@ -155,7 +155,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
 void dp_step_end(dp_context_t *context)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
-    dp_trace_end(dp_trace_thread_lane(context->trace));
+    dp_trace_end(dp_trace_thread_track(context->trace));
     if (context->steps.window.has_steps &&
         atomic_load_explicit(&context->steps.current, memory_order_relaxed) ==
             context->steps.window.last) {
@@ -170,7 +170,7 @@ void dp_span_begin(dp_context_t *context, const char *name)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_begin(
-        dp_trace_thread_lane(context->trace),
+        dp_trace_thread_track(context->trace),
         (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(context->trace, name)});
     dp_inject_span(context->config.injector, name);
 }
@@ -179,7 +179,7 @@ void dp_span_end(dp_context_t *context)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
     dp_inject_span_end(context->config.injector);
-    dp_trace_end(dp_trace_thread_lane(context->trace));
+    dp_trace_end(dp_trace_thread_track(context->trace));
 }
 
 /* ---- Statistics ----------------------------------------------------------------------------- */

@@ -446,7 +446,7 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (status != DP_OK) return refuse_submission(group, &what, status, in_flight);
 
     atomic_fetch_add_explicit(&context->counts.submitted, 1, memory_order_relaxed);
-    dp_trace_span(dp_trace_thread_lane(context->trace), record);
+    dp_trace_span(dp_trace_thread_track(context->trace), record);
     /* Before the coordinator has it: the request may be over before the next call returns. */
     if (handle != NULL) *handle = request;
     node = &request->node;

@@ -201,19 +201,19 @@ static dp_status_t compare_output_hash(dp_handle_t *request, const char **text)
 static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
 {
     dp_context_t *context = handle->context;
-    dp_trace_lane_t *lane = dp_trace_thread_lane(context->trace);
+    dp_trace_track_t *track = dp_trace_thread_track(context->trace);
     const uint64_t begin = dp_now_ns();
     uint64_t end;
     int over;
 
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
-                                             .start_ns = begin,
-                                             .id = handle->ticket + 1,
-                                             .bytes = handle->bytes,
-                                             .name = handle->name_state->trace_name});
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                              .start_ns = begin,
+                                              .id = handle->ticket + 1,
+                                              .bytes = handle->bytes,
+                                              .name = handle->name_state->trace_name});
     over = block(handle, wanted, begin, deadline_of(seconds, begin));
     end = dp_now_ns();
-    dp_trace_end_at(lane, end);
+    dp_trace_end_at(track, end);
     account(context, handle, begin, end);
     return over;
 }
@@ -362,7 +362,7 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
 {
     const uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
     dp_asked_t *asked = &context->waiting.all_asked;
-    dp_trace_lane_t *lane;
+    dp_trace_track_t *track;
     dp_status_t status = DP_OK;
     uint64_t end;
 
@@ -372,10 +372,10 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
         dp_asked_reset(asked);
         return DP_OK;
     }
-    lane = dp_trace_thread_lane(context->trace);
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
-                                             .start_ns = begin,
-                                             .name = dp_trace_name(context->trace, "all")});
+    track = dp_trace_thread_track(context->trace);
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
+                                              .start_ns = begin,
+                                              .name = dp_trace_name(context->trace, "all")});
     /* As in block(): this thread counts itself, then looks; a completion counts itself, then looks
      * for sleepers. */
     atomic_fetch_add(&context->waiting.sleepers, 1);
@@ -394,7 +394,7 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     }
     atomic_fetch_sub(&context->waiting.sleepers, 1);
     end = dp_now_ns();
-    dp_trace_end_at(lane, end);
+    dp_trace_end_at(track, end);
     if (status == DP_OK) dp_asked_reset(asked); /* after a timeout the next wait goes on */
     atomic_fetch_add_explicit(&context->counts.wait_ns, end - begin, memory_order_relaxed);
     return status;

@@ -88,7 +88,7 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
     }
     increment(&loop->counters.sent);
     dp_health_sent(&loop->health, out->to, now_ns);
-    dp_trace_record(loop->trace.lane,
+    dp_trace_record(loop->trace.track,
                     (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                         .start_ns = now_ns,
                                         .name = loop->trace.name_out,
@@ -310,7 +310,7 @@ static void handle_message(dp_loop_t *loop, const dp_transport_event_t *event, u
         return;
     }
     increment(&loop->counters.received);
-    dp_trace_record(loop->trace.lane,
+    dp_trace_record(loop->trace.track,
                     (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                         .start_ns = now_ns,
                                         .name = loop->trace.name_in,
@@ -469,16 +469,16 @@ static int handle_time(dp_loop_t *loop, uint64_t now_ns)
 static void announce_launch(dp_loop_t *loop, const dp_output_t *out)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
-    const uint64_t start_ns = dp_trace_now(loop->trace.lane);
+    const uint64_t start_ns = dp_trace_now(loop->trace.track);
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
     if (out->is_scheduled) increment(&loop->counters.scheduled_launches);
     callbacks->launch(callbacks->user, out);
-    dp_trace_span(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
-                                                        .start_ns = start_ns,
-                                                        .bucket = sequence,
-                                                        .aux = tensors & DP_TRACE_AUX_MAX});
+    dp_trace_span(loop->trace.track, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
+                                                         .start_ns = start_ns,
+                                                         .bucket = sequence,
+                                                         .aux = tensors & DP_TRACE_AUX_MAX});
 }
 
 /* A cached schedule begins or ends: an instant on the timeline, and the counters. */
@@ -490,8 +490,8 @@ static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
         increment(&loop->counters.schedules);
         dp_log_debug(loop->options.log, "a schedule of %llu tensors is cached",
                      (unsigned long long)out->until);
-        dp_trace_instant(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                               .name = loop->trace.name_schedule});
+        dp_trace_instant(loop->trace.track, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                                .name = loop->trace.name_schedule});
     } else if (out->kind == DP_OUTPUT_SCHEDULE_ENDED) {
         increment(&loop->counters.schedule_ends);
         atomic_store_explicit(&loop->counters.schedule_end_reason, (int)out->reason,
@@ -500,7 +500,7 @@ static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
                      dp_schedule_end_reason_name(out->reason), out->text);
         snprintf(text, sizeof(text), "schedule ends (%s)",
                  dp_schedule_end_reason_name(out->reason));
-        dp_trace_instant(loop->trace.lane,
+        dp_trace_instant(loop->trace.track,
                          (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                              .name = dp_trace_name(loop->options.trace, text),
                                              .aux = (uint32_t)out->culprit & DP_TRACE_AUX_MAX});
@@ -577,9 +577,9 @@ int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns)
     if (!did) return 0;
     loop->active_ns = dp_now_ns();
     loop->empty_wakeups = 0;
-    dp_trace_record(loop->trace.lane, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                          .start_ns = now_ns,
-                                                          .duration_ns = loop->active_ns - now_ns,
-                                                          .name = loop->trace.name_round});
+    dp_trace_record(loop->trace.track, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
+                                                           .start_ns = now_ns,
+                                                           .duration_ns = loop->active_ns - now_ns,
+                                                           .name = loop->trace.name_round});
     return 1;
 }

@@ -59,9 +59,9 @@ typedef struct dp_loop_counters {
     _Atomic int schedule_end_reason; /* dp_schedule_end_reason_t, -1: none yet */
 } dp_loop_counters_t;
 
-/* The lane of the timeline, and names of its records. Owner of progress only. */
+/* The track of the timeline, and names of its records. Owner of progress only. */
 typedef struct dp_loop_trace {
-    dp_trace_lane_t *lane;
+    dp_trace_track_t *track;
     uint32_t name_in, name_out, name_round, name_schedule;
 } dp_loop_trace_t;
 

@@ -311,7 +311,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     loop->end.mismatch_end_ns = UINT64_MAX;
     loop->thread.backoff_ns = BACKOFF_LEAST_NS;
     atomic_init(&loop->counters.schedule_end_reason, -1);
-    loop->trace.lane = dp_trace_lane(options->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
+    loop->trace.track = dp_trace_track(options->trace, "coordinator", DP_TRACE_TRACK_COORDINATOR);
     loop->trace.name_in = dp_trace_name(options->trace, "message in");
     loop->trace.name_out = dp_trace_name(options->trace, "message out");
     loop->trace.name_round = dp_trace_name(options->trace, "round");

@@ -47,8 +47,8 @@
 
 struct dp_program {
     dp_program_options_t options;
-    dp_loop_t *loop;       /* borrowed; written before the first submission */
-    dp_trace_lane_t *lane; /* guarded by lock, likewise all below */
+    dp_loop_t *loop;         /* borrowed; written before the first submission */
+    dp_trace_track_t *track; /* guarded by lock, likewise all below */
     pthread_mutex_t lock;
     dp_chain_t chain;
     dp_program_bucket_t *open, **open_end; /* with something in them, oldest first */
@@ -186,7 +186,7 @@ static void launch_open_bucket(dp_program_t *program, dp_program_bucket_t *bucke
     bucket->count = 0;
     bucket->bytes = bucket->hash = 0;
     program->options.callbacks.launch(program->options.callbacks.user, &launch, digest,
-                                      program->lane);
+                                      program->track);
 }
 
 /* The chain holds the world's submissions. */
@@ -527,7 +527,7 @@ dp_status_t dp_program_create(const dp_program_options_t *options, dp_program_t 
         return DP_ERR_NO_MEMORY;
     }
     pthread_mutex_init(&program->lock, NULL);
-    program->lane = dp_trace_lane(options->trace, "program order", DP_TRACE_LANE_COORDINATOR);
+    program->track = dp_trace_track(options->trace, "program order", DP_TRACE_TRACK_COORDINATOR);
     *out = program;
     return DP_OK;
 }

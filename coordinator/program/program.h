@@ -39,9 +39,9 @@ struct dp_program_op {
 /* The functions of dp.h, as program order sees them (coordinator/api/context.c). */
 typedef struct dp_program_callbacks {
     void *user;
-    /* Hands a launch to the data plane, and marks it in the lane of the timeline. The program's
+    /* Hands a launch to the data plane, and marks it in the track of the timeline. The program's
      * lock is held. digest: the engines of the ranks compare it. */
-    void (*launch)(void *user, const dp_output_t *launch, uint64_t digest, dp_trace_lane_t *lane);
+    void (*launch)(void *user, const dp_output_t *launch, uint64_t digest, dp_trace_track_t *track);
     /* A suspended operation fails. No lock is held. */
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* 1: the request is neither launched nor over. Any thread. */

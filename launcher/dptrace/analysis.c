@@ -74,16 +74,16 @@ typedef struct thread_rows {
     size_t count, room;
 } thread_rows_t;
 
-/* lane: of the recorder; -1: any. rows is emptied first. */
+/* track: of the recorder; -1: any. rows is emptied first. */
 static dp_status_t collect_rows(const dp_timeline_t *timeline, int32_t rank,
-                                dp_row_class_t row_class, int64_t lane, thread_rows_t *rows)
+                                dp_row_class_t row_class, int64_t track, thread_rows_t *rows)
 {
     rows->count = 0;
     for (size_t i = 0; i < timeline->row_count; i++) {
         const dp_timeline_row_t *row = &timeline->rows[i];
 
         if (row->rank != rank || row->row_class != row_class ||
-            (lane >= 0 && row->lane != (uint32_t)lane))
+            (track >= 0 && row->track != (uint32_t)track))
             continue;
         if (!dp_grow(&rows->items, rows->count, &rows->room, sizeof(*rows->items)))
             return DP_ERR_NO_MEMORY;
@@ -196,10 +196,10 @@ static dp_status_t split_row(dp_analysis_work_t *work, const dp_timeline_row_t *
 {
     const dp_timeline_t *timeline = work->timeline;
     thread_rows_t dp = {NULL, 0, 0}, spans = {NULL, 0, 0};
-    dp_status_t status = collect_rows(timeline, row->rank, DP_ROW_THREAD, row->lane, &dp);
+    dp_status_t status = collect_rows(timeline, row->rank, DP_ROW_THREAD, row->track, &dp);
 
     if (status == DP_OK)
-        status = collect_rows(timeline, row->rank, DP_ROW_STEPS, row->lane, &spans);
+        status = collect_rows(timeline, row->rank, DP_ROW_STEPS, row->track, &spans);
     for (size_t i = row->first; i < row->first + row->count && status == DP_OK; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
         dp_step_cell_t *cell;

@@ -234,7 +234,7 @@ static dp_status_t add_record(loader_t *loader, const dp_trace_event_t *from, ui
     event->bytes = record->bytes;
     event->aux = record->aux;
     event->rank = loader->rank;
-    event->lane = from->lane;
+    event->track = from->track;
     event->kind = kind;
     event->is_open = (uint8_t)from->is_open;
     return convert_name(loader, record->name, &event->name) ? DP_OK : DP_ERR_NO_MEMORY;
@@ -277,9 +277,9 @@ static dp_status_t add_agreed(loader_t *loader)
         status = add_record(loader, from, DP_TRACE_SUBMIT);
         if (status != DP_OK) return status;
         loader->timeline->events[loader->timeline->event_count - 1].duration_ns = 0;
-        for (uint32_t k = 0; k < file->lane_count; k++) {
-            if (file->lanes[k].kind != DP_TRACE_LANE_THREAD) continue;
-            loader->timeline->events[loader->timeline->event_count - 1].lane = k;
+        for (uint32_t k = 0; k < file->track_count; k++) {
+            if (file->tracks[k].kind != DP_TRACE_TRACK_THREAD) continue;
+            loader->timeline->events[loader->timeline->event_count - 1].track = k;
             break;
         }
     }

@@ -361,7 +361,7 @@ static void add_event(parser_t *parser, const sequence_t *sequence, const decode
         (uint32_t)
             decoded->notes[kind == DP_TRACE_WAIT_RANK || kind == DP_TRACE_FAULT ? DP_NOTE_RANK
                                                                                 : DP_NOTE_TENSORS];
-    event->lane = (uint32_t)decoded->notes[DP_NOTE_LANE];
+    event->track = (uint32_t)decoded->notes[DP_NOTE_LANE];
     event->is_open = decoded->notes[DP_NOTE_OPEN] != 0;
     event->name = kind == DP_TRACE_COUNTER ? track->name : decoded->name;
     if (kind == DP_TRACE_STEP || kind == DP_TRACE_WAIT_RANK ||

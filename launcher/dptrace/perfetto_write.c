@@ -224,7 +224,7 @@ static void write_notes(writer_t *writer, const dp_timeline_event_t *event)
     } else if (event->aux != 0) {
         note_uint(writer, DP_NOTE_TENSORS, event->aux);
     }
-    if (event->lane != 0) note_uint(writer, DP_NOTE_LANE, event->lane);
+    if (event->track != 0) note_uint(writer, DP_NOTE_LANE, event->track);
     if (event->is_open) note_uint(writer, DP_NOTE_OPEN, 1);
     if (event->kind == DP_TRACE_WIRE && event->duration_ns > 0)
         note_double(writer, DP_NOTE_SPEED, (double)event->bytes / (double)event->duration_ns);

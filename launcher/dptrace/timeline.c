@@ -227,7 +227,7 @@ static int compare_rows(const void *a, const void *b)
     if (left->row_class != right->row_class &&
         (left->row_class > DP_ROW_THREAD || right->row_class > DP_ROW_THREAD))
         return left->row_class < right->row_class ? -1 : 1;
-    if (left->lane != right->lane) return left->lane < right->lane ? -1 : 1;
+    if (left->track != right->track) return left->track < right->track ? -1 : 1;
     if (left->row_class != right->row_class) return left->row_class < right->row_class ? -1 : 1;
     return (left->sub > right->sub) - (left->sub < right->sub);
 }
@@ -384,7 +384,7 @@ static int row_accepts(open_row_t *open, const dp_timeline_event_t *event, dp_ro
     return may_nest(row_class) && open->depth < DEPTH_MAX && end <= open->ends[open->depth - 1];
 }
 
-/* Events come by rank and start. Each goes to the first row of its kind and lane that accepts it;
+/* Events come by rank and start. Each goes to the first row of its kind and track that accepts it;
  * if none does, a row is added. Rows of a rank lie together, from rank_first on. */
 static dp_status_t place_events(dp_timeline_t *timeline)
 {
@@ -396,16 +396,16 @@ static dp_status_t place_events(dp_timeline_t *timeline)
     for (size_t i = 0; i < timeline->event_count; i++) {
         dp_timeline_event_t *event = &timeline->events[i];
         dp_row_class_t row_class = class_of_kind(event->kind);
-        uint32_t lane = 0, sub = 0;
+        uint32_t track = 0, sub = 0;
         size_t row;
 
         if (i > 0 && event->rank != event[-1].rank) rank_first = timeline->row_count;
-        if (row_class <= DP_ROW_COMPUTE || is_data_plane(row_class)) lane = event->lane;
-        if (row_class == DP_ROW_COUNTER) lane = event->name;
+        if (row_class <= DP_ROW_COMPUTE || is_data_plane(row_class)) track = event->track;
+        if (row_class == DP_ROW_COUNTER) track = event->name;
         for (row = rank_first; row < timeline->row_count; row++) {
             const dp_timeline_row_t *at = &timeline->rows[row];
 
-            if (at->row_class != row_class || at->lane != lane) continue;
+            if (at->row_class != row_class || at->track != track) continue;
             sub = at->sub + 1;
             if (row_accepts(&open[row], event, row_class)) break;
         }
@@ -414,8 +414,11 @@ static dp_status_t place_events(dp_timeline_t *timeline)
                 !dp_grow(&open, row, &open_room, sizeof(*open)))
                 goto done;
             memset(&open[row], 0, sizeof(*open));
-            timeline->rows[row] = (dp_timeline_row_t){
-                .rank = event->rank, .row_class = row_class, .lane = lane, .sub = sub, .depth = 1};
+            timeline->rows[row] = (dp_timeline_row_t){.rank = event->rank,
+                                                      .row_class = row_class,
+                                                      .track = track,
+                                                      .sub = sub,
+                                                      .depth = 1};
             timeline->row_count++;
         }
         event->row = (uint32_t)row;
@@ -440,7 +443,7 @@ static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int
     if (is_data_plane(row->row_class) && thread > 1) {
         snprintf(row->label, sizeof(row->label), "gather lane: %s", name);
     } else if (row->row_class == DP_ROW_COUNTER) {
-        snprintf(row->label, sizeof(row->label), "%s", timeline->strings[row->lane]);
+        snprintf(row->label, sizeof(row->label), "%s", timeline->strings[row->track]);
     } else if (row->row_class == DP_ROW_THREAD) {
         snprintf(row->label, sizeof(row->label), "submit, wait");
     } else {
@@ -485,7 +488,7 @@ static dp_status_t sort_rows(dp_timeline_t *timeline)
             (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class)) {
             thread = 1;
         } else if ((row->row_class <= DP_ROW_COMPUTE || is_data_plane(row->row_class)) &&
-                   row->lane != row[-1].lane) {
+                   row->track != row[-1].track) {
             thread++;
         }
         row->first = row->count = 0;

@@ -38,7 +38,7 @@ typedef struct dp_timeline_event {
     uint32_t aux;
     uint32_t row; /* set by dp_timeline_finish() */
     int32_t rank; /* index into ranks[], not the number */
-    uint32_t lane;
+    uint32_t track;
     uint8_t kind;    /* dp_trace_kind_t */
     uint8_t depth;   /* inside its row; set by dp_timeline_finish() */
     uint8_t is_open; /* began and was not seen to end */
@@ -62,7 +62,7 @@ typedef struct dp_timeline_rank {
 typedef struct dp_timeline_row {
     int32_t rank; /* index */
     dp_row_class_t row_class;
-    uint32_t lane;  /* COUNTER: the name; AGREE, COORDINATOR: 0; else the recorder's track */
+    uint32_t track; /* COUNTER: the name; AGREE, COORDINATOR: 0; else the recorder's track */
     uint32_t sub;   /* overlapping events of one class go to further rows */
     uint32_t depth; /* deepest nesting + 1 */
     char label[80];

@@ -21,7 +21,7 @@ static int range_fits(uint64_t offset, uint64_t length, uint64_t bytes)
 static dp_status_t check_file_header(const dp_trace_file_header_t *header, size_t bytes,
                                      const char *what, dp_error_t *error)
 {
-    uint64_t lanes_bytes;
+    uint64_t tracks_bytes;
 
     if (header->magic != DP_TRACE_MAGIC)
         return dp_error_set(error, DP_ERR_INVALID, "%s: not a trace of dp (no magic number)", what);
@@ -33,13 +33,13 @@ static dp_status_t check_file_header(const dp_trace_file_header_t *header, size_
         return dp_error_set(error, DP_ERR_INVALID, "%s: cut short: %zu bytes of %llu", what, bytes,
                             (unsigned long long)header->file_bytes);
     }
-    lanes_bytes = (uint64_t)header->lane_max * sizeof(dp_trace_file_lane_t);
-    if (header->record_bytes != sizeof(dp_trace_record_t) || header->lane_max > DP_TRACE_LANES ||
-        header->chunk_bytes != DP_TRACE_CHUNK_BYTES || header->lane_offset % 8 != 0 ||
+    tracks_bytes = (uint64_t)header->track_max * sizeof(dp_trace_file_track_t);
+    if (header->record_bytes != sizeof(dp_trace_record_t) || header->track_max > DP_TRACE_TRACKS ||
+        header->chunk_bytes != DP_TRACE_CHUNK_BYTES || header->track_offset % 8 != 0 ||
         header->chunk_offset % 8 != 0 || header->rank < 0 || header->size <= header->rank ||
         header->size > 1 << 24 || header->start_ns > DP_TRACE_LATEST_NS ||
         header->start_real_ns > DP_TRACE_LATEST_NS ||
-        !range_fits(header->lane_offset, lanes_bytes, bytes) ||
+        !range_fits(header->track_offset, tracks_bytes, bytes) ||
         !range_fits(header->name_offset, header->name_room, bytes) ||
         header->name_room > UINT32_MAX ||
         !range_fits(header->chunk_offset, (uint64_t)header->chunk_count * header->chunk_bytes,
@@ -58,18 +58,18 @@ static int record_is_sane(const dp_trace_record_t *record)
            record->id + DP_TRACE_LATEST_NS <= 2 * DP_TRACE_LATEST_NS;
 }
 
-static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t lane,
+static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t track,
                       uint32_t is_open)
 {
     dp_trace_event_t *event = &file->events[file->event_count];
     uint64_t end = record->start_ns + record->duration_ns;
 
-    if (!record_is_sane(record) || lane >= file->lane_count) {
+    if (!record_is_sane(record) || track >= file->track_count) {
         file->bad++;
         return;
     }
     event->record = *record;
-    event->lane = lane;
+    event->track = track;
     event->is_open = is_open;
     file->event_count++;
     if (file->first_ns == 0 || record->start_ns < file->first_ns) file->first_ns = record->start_ns;
@@ -90,7 +90,7 @@ static int compare_events(const void *a, const void *b)
 /* Chunks in use, and how many events they and the open spans can give. */
 static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *header)
 {
-    size_t room = (size_t)header->lane_max * DP_TRACE_OPEN;
+    size_t room = (size_t)header->track_max * DP_TRACE_OPEN;
 
     for (uint32_t i = 0; i < header->chunk_count; i++) {
         const dp_trace_file_chunk_t *chunk =
@@ -102,19 +102,19 @@ static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *head
     return room;
 }
 
-static void read_lanes(const uint8_t *data, const dp_trace_file_header_t *header,
-                       dp_trace_file_t *file)
+static void read_tracks(const uint8_t *data, const dp_trace_file_header_t *header,
+                        dp_trace_file_t *file)
 {
-    const dp_trace_file_lane_t *lanes = (const void *)(data + header->lane_offset);
+    const dp_trace_file_track_t *tracks = (const void *)(data + header->track_offset);
 
-    for (uint32_t i = 0; i < header->lane_max; i++) {
-        uint32_t kind = atomic_load_explicit(&lanes[i].kind, memory_order_acquire);
+    for (uint32_t i = 0; i < header->track_max; i++) {
+        uint32_t kind = atomic_load_explicit(&tracks[i].kind, memory_order_acquire);
 
         if (kind == 0) break;
-        file->lanes[i].kind = (dp_trace_lane_kind_t)dp_min(kind - 1, DP_TRACE_LANE_STREAM);
-        file->lanes[i].name = lanes[i].name;
-        file->lanes[i].tid = lanes[i].tid;
-        file->lane_count = i + 1;
+        file->tracks[i].kind = (dp_trace_track_kind_t)dp_min(kind - 1, DP_TRACE_TRACK_STREAM);
+        file->tracks[i].name = tracks[i].name;
+        file->tracks[i].tid = tracks[i].tid;
+        file->track_count = i + 1;
     }
 }
 
@@ -129,22 +129,22 @@ static void read_chunks(const uint8_t *data, const dp_trace_file_header_t *heade
         count = dp_min(count, DP_TRACE_CHUNK_RECORDS);
         /* the file may still grow under us: never past the room counted before */
         for (size_t k = 0; k < count && file->event_count + file->bad < room; k++)
-            add_event(file, &chunk->records[k], chunk->lane, 0);
+            add_event(file, &chunk->records[k], chunk->track, 0);
     }
 }
 
 static void read_open_spans(const uint8_t *data, const dp_trace_file_header_t *header, size_t room,
                             dp_trace_file_t *file)
 {
-    const dp_trace_file_lane_t *lanes = (const void *)(data + header->lane_offset);
+    const dp_trace_file_track_t *tracks = (const void *)(data + header->track_offset);
     size_t first = file->event_count;
 
-    for (uint32_t i = 0; i < file->lane_count; i++) {
-        uint32_t depth = atomic_load_explicit(&lanes[i].depth, memory_order_acquire);
+    for (uint32_t i = 0; i < file->track_count; i++) {
+        uint32_t depth = atomic_load_explicit(&tracks[i].depth, memory_order_acquire);
 
         depth = dp_min(depth, (uint32_t)DP_TRACE_OPEN);
         for (uint32_t k = 0; k < depth && file->event_count + file->bad < room; k++)
-            add_event(file, &lanes[i].open[k], i, 1);
+            add_event(file, &tracks[i].open[k], i, 1);
     }
     for (size_t i = first; i < file->event_count; i++)
         file->events[i].record.duration_ns = file->last_ns - file->events[i].record.start_ns;
@@ -177,7 +177,7 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     file->window_start_ns = atomic_load(&header->window_start_ns);
     file->window_end_ns = atomic_load(&header->window_end_ns);
     file->window_dropped = atomic_load(&header->window_dropped);
-    file->refused_lanes = atomic_load(&header->refused_lanes);
+    file->refused_tracks = atomic_load(&header->refused_tracks);
     file->name_bytes = dp_min((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
     room = count_room(data, header);
     file->names = malloc(file->name_bytes + 1);
@@ -187,7 +187,7 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
         return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %zu events", what, room);
     }
     memcpy(file->names, (const uint8_t *)data + header->name_offset, file->name_bytes);
-    read_lanes(data, header, file);
+    read_tracks(data, header, file);
     read_chunks(data, header, room, file);
     read_open_spans(data, header, room, file);
     qsort(file->events, file->event_count, sizeof(*file->events), compare_events);

@@ -4,9 +4,9 @@
  * trace.R.dpt is the recorder's memory itself: one mmapped file, in the byte order of the machine,
  * so whatever was written before a SIGKILL is there. It holds
  *
- *     header | lane table | names | chunk 0 | chunk 1 | ...
+ *     header | track table | names | chunk 0 | chunk 1 | ...
  *
- * A lane is one producer thread. It fills chunks one after the other; a chunk's count is stored
+ * A track is one producer thread. It fills chunks one after the other; a chunk's count is stored
  * after the record it covers, so a reader never sees half a record. When all chunks are used the
  * oldest is emptied and filled anew: the latest records stay. Names are a heap of (u16 length,
  * bytes) entries; a name's id is its offset there, 0 is no name. Everything read from a file is
@@ -21,8 +21,8 @@
 
 #define DP_TRACE_MAGIC 0x3152545041525444ull /* "DTRAPTR1" */
 #define DP_TRACE_VERSION 1
-#define DP_TRACE_LANES 64 /* producer threads of one rank */
-#define DP_TRACE_OPEN 15  /* spans a lane can have open and seen by readers */
+#define DP_TRACE_TRACKS 64 /* producer threads of one rank */
+#define DP_TRACE_OPEN 15   /* spans a track can have open and seen by readers */
 #define DP_TRACE_CHUNK_BYTES 16384
 #define DP_TRACE_HEADER_BYTES 4096
 #define DP_TRACE_NAME_MAX 255 /* longer ones are cut */
@@ -80,13 +80,13 @@ typedef struct dp_trace_file_header {
     uint32_t version;
     uint32_t record_bytes;
     uint64_t file_bytes;
-    uint64_t lane_offset;
+    uint64_t track_offset;
     uint64_t name_offset;
     uint64_t name_room;
     uint64_t chunk_offset;
     uint32_t chunk_bytes;
     uint32_t chunk_count;
-    uint32_t lane_max;
+    uint32_t track_max;
     int32_t rank;
     int32_t size;
     int32_t pid;
@@ -97,46 +97,46 @@ typedef struct dp_trace_file_header {
     _Atomic uint64_t end_ns;     /* when the recorder was closed in order; 0: it was not */
     _Atomic uint64_t dropped;    /* records overwritten or refused */
     _Atomic uint32_t name_bytes; /* used in the name heap */
-    _Atomic uint32_t lane_count;
-    _Atomic uint64_t refused_lanes; /* threads that found the lane table full */
+    _Atomic uint32_t track_count;
+    _Atomic uint64_t refused_tracks; /* threads that found the track table full */
     /* The window that was asked for (dp_trace_keep()); all 0 without one, as in older files. */
     _Atomic uint64_t window_start_ns, window_end_ns; /* end 0: it has not ended */
     _Atomic uint64_t window_dropped;                 /* of `dropped`: may belong to the window */
 } dp_trace_file_header_t;
 _Static_assert(sizeof(dp_trace_file_header_t) <= DP_TRACE_HEADER_BYTES, "header page");
 
-typedef struct dp_trace_file_lane {
-    _Atomic uint32_t kind; /* dp_trace_lane_kind_t + 1; 0: unused */
+typedef struct dp_trace_file_track {
+    _Atomic uint32_t kind; /* dp_trace_track_kind_t + 1; 0: unused */
     uint32_t name;
     _Atomic uint32_t depth; /* open spans; may exceed DP_TRACE_OPEN, then the rest is unseen */
     uint32_t tid;
     dp_trace_record_t open[DP_TRACE_OPEN]; /* begun and not ended; duration 0 */
-} dp_trace_file_lane_t;
+} dp_trace_file_track_t;
 
 typedef struct dp_trace_file_chunk {
     _Atomic uint32_t count; /* records that are whole; pairs with the writer's release store */
-    uint32_t lane;
-    uint64_t ordinal; /* grows with every chunk taken into use, over all lanes */
+    uint32_t track;
+    uint64_t ordinal; /* grows with every chunk taken into use, over all tracks */
     dp_trace_record_t records[];
 } dp_trace_file_chunk_t;
 
 #define DP_TRACE_CHUNK_RECORDS                                                                     \
     ((DP_TRACE_CHUNK_BYTES - sizeof(dp_trace_file_chunk_t)) / sizeof(dp_trace_record_t))
 
-/* Which threads a lane belongs to. */
-typedef enum dp_trace_lane_kind {
-    DP_TRACE_LANE_THREAD = 0,      /* a thread of the program */
-    DP_TRACE_LANE_COORDINATOR = 1, /* negotiation */
-    DP_TRACE_LANE_LAUNCH = 2,      /* the data plane's launch thread */
-    DP_TRACE_LANE_STREAM = 3       /* a device stream or an engine's helper */
-} dp_trace_lane_kind_t;
+/* Which threads a track belongs to. */
+typedef enum dp_trace_track_kind {
+    DP_TRACE_TRACK_THREAD = 0,      /* a thread of the program */
+    DP_TRACE_TRACK_COORDINATOR = 1, /* negotiation */
+    DP_TRACE_TRACK_LAUNCH = 2,      /* the data plane's launch thread */
+    DP_TRACE_TRACK_STREAM = 3       /* a device stream or an engine's helper */
+} dp_trace_track_kind_t;
 
 /* ---- Reader --------------------------------------------------------------------------------- */
 
-/* A record with the lane it came from. */
+/* A record with the track it came from. */
 typedef struct dp_trace_event {
     dp_trace_record_t record;
-    uint32_t lane;
+    uint32_t track;
     uint32_t is_open; /* begun and never ended: the duration reaches to the file's last moment */
 } dp_trace_event_t;
 
@@ -149,17 +149,17 @@ typedef struct dp_trace_file {
     uint64_t end_ns; /* 0: the rank did not close it (killed, or still running) */
     uint64_t dropped;
     uint64_t window_start_ns, window_end_ns, window_dropped; /* as in the header */
-    uint64_t refused_lanes;
+    uint64_t refused_tracks;
     uint64_t first_ns, last_ns; /* over all events; 0 where there is none */
     uint64_t bad;               /* records that made no sense and were left out */
     size_t event_count;
     dp_trace_event_t *events;
-    uint32_t lane_count;
+    uint32_t track_count;
     struct {
-        dp_trace_lane_kind_t kind;
+        dp_trace_track_kind_t kind;
         uint32_t name;
         uint32_t tid;
-    } lanes[DP_TRACE_LANES];
+    } tracks[DP_TRACE_TRACKS];
     char *names; /* copy of the heap */
     size_t name_bytes;
 } dp_trace_file_t;

@@ -1,10 +1,10 @@
 /*
- * trace.c - the recorder's memory: the mapped file, its lanes, chunks and names. The layout is
+ * trace.c - the recorder's memory: the mapped file, its tracks, chunks and names. The layout is
  * drawn in trace_format.h.
  *
  * Recording itself is inline in trace.h and takes no lock. The mutex guards what is rare: a new
- * lane, a new name, the next chunk (once per 341 records). The room on disk is allocated before the
- * first record, because a write to a mapped file on a full disk is a SIGBUS.
+ * track, a new name, the next chunk (once per 341 records). The room on disk is allocated before
+ * the first record, because a write to a mapped file on a full disk is a SIGBUS.
  */
 #include "runtime/trace/trace.h"
 
@@ -27,21 +27,21 @@ struct dp_trace {
     size_t bytes;
     char *path; /* NULL: anonymous */
     dp_trace_file_header_t *header;
-    dp_trace_file_lane_t *file_lanes;
+    dp_trace_file_track_t *file_tracks;
     uint8_t *names;
-    pthread_key_t thread_key; /* the calling thread's lane */
+    pthread_key_t thread_key; /* the calling thread's track */
     int has_key;
     uint32_t full_name;           /* stands for every text that found no room */
     _Atomic uint32_t *name_table; /* [NAME_TABLE_SIZE] ids by hash; 0: empty */
-    dp_trace_lane_t lanes[DP_TRACE_LANES];
+    dp_trace_track_t tracks[DP_TRACE_TRACKS];
     pthread_mutex_t lock;
     /* guarded by lock */
-    uint32_t lane_count;
+    uint32_t track_count;
     uint32_t name_count;
     uint32_t chunks_used; /* chunks that ever held records */
     uint32_t next_chunk;  /* where the search for the oldest one starts */
     uint64_t next_ordinal;
-    uint8_t *chunk_is_open; /* [chunk_count] a lane is filling it */
+    uint8_t *chunk_is_open; /* [chunk_count] a track is filling it */
     uint8_t *chunk_is_kept; /* [chunk_count] of the window that dp_trace_keep() marks */
     uint8_t *chunk_is_lost; /* [chunk_count] likewise, but there was no room to keep it */
     uint32_t kept_count;
@@ -134,10 +134,10 @@ static void fill_header(dp_trace_t *trace, int rank, int size, const char *host,
     header->version = DP_TRACE_VERSION;
     header->record_bytes = sizeof(dp_trace_record_t);
     header->file_bytes = trace->bytes;
-    header->lane_offset = DP_TRACE_HEADER_BYTES;
-    header->lane_max = DP_TRACE_LANES;
+    header->track_offset = DP_TRACE_HEADER_BYTES;
+    header->track_max = DP_TRACE_TRACKS;
     header->name_offset =
-        dp_align_up(header->lane_offset + DP_TRACE_LANES * sizeof(dp_trace_file_lane_t), 4096);
+        dp_align_up(header->track_offset + DP_TRACE_TRACKS * sizeof(dp_trace_file_track_t), 4096);
     header->name_room = DP_TRACE_NAME_ROOM;
     header->chunk_offset = header->name_offset + DP_TRACE_NAME_ROOM;
     header->chunk_bytes = DP_TRACE_CHUNK_BYTES;
@@ -153,21 +153,21 @@ static void fill_header(dp_trace_t *trace, int rank, int size, const char *host,
     atomic_store(&header->name_bytes, 4); /* so that no name has the id 0 */
     header->magic = DP_TRACE_MAGIC;
     trace->header = header;
-    trace->file_lanes = (void *)(trace->memory + header->lane_offset);
+    trace->file_tracks = (void *)(trace->memory + header->track_offset);
     trace->names = trace->memory + header->name_offset;
 }
 
-/* A thread of the program ended: its lane waits for the next one. */
-static void release_thread_lane(void *lane)
+/* A thread of the program ended: its track waits for the next one. */
+static void release_thread_track(void *track)
 {
-    atomic_store_explicit(&((dp_trace_lane_t *)lane)->is_idle, 1, memory_order_release);
+    atomic_store_explicit(&((dp_trace_track_t *)track)->is_idle, 1, memory_order_release);
 }
 
 dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char *host, size_t bytes,
                             dp_trace_t **out, dp_error_t *error)
 {
     size_t fixed =
-        dp_align_up(DP_TRACE_HEADER_BYTES + DP_TRACE_LANES * sizeof(dp_trace_file_lane_t), 4096) +
+        dp_align_up(DP_TRACE_HEADER_BYTES + DP_TRACE_TRACKS * sizeof(dp_trace_file_track_t), 4096) +
         DP_TRACE_NAME_ROOM;
     size_t chunk_count = dp_min(dp_max(bytes / DP_TRACE_CHUNK_BYTES, (size_t)CHUNKS_MIN),
                                 (size_t)UINT32_MAX / DP_TRACE_CHUNK_BYTES);
@@ -186,7 +186,7 @@ dp_status_t dp_trace_create(const char *run_dir, int rank, int size, const char 
         goto no_memory;
     }
     /* keys are few per process; without one the program's threads go unseen, ours do not */
-    trace->has_key = pthread_key_create(&trace->thread_key, release_thread_lane) == 0;
+    trace->has_key = pthread_key_create(&trace->thread_key, release_thread_track) == 0;
     if ((run_dir == NULL || run_dir[0] == '\0' || map_file(trace, run_dir, rank, error) != DP_OK) &&
         map_memory(trace) != DP_OK)
         goto no_memory;
@@ -219,67 +219,67 @@ void dp_trace_destroy(dp_trace_t *trace, int keep)
 
 /* ---- Lanes and chunks ----------------------------------------------------------------------- */
 
-dp_trace_lane_t *dp_trace_lane(dp_trace_t *trace, const char *name, dp_trace_lane_kind_t kind)
+dp_trace_track_t *dp_trace_track(dp_trace_t *trace, const char *name, dp_trace_track_kind_t kind)
 {
-    dp_trace_lane_t *lane = NULL;
+    dp_trace_track_t *track = NULL;
     uint32_t id;
 
     if (trace == NULL) return NULL;
     id = dp_trace_name(trace, name);
     pthread_mutex_lock(&trace->lock);
-    if (trace->lane_count < DP_TRACE_LANES) {
-        lane = &trace->lanes[trace->lane_count];
-        lane->trace = trace;
-        lane->index = trace->lane_count;
-        lane->file = &trace->file_lanes[lane->index];
-        lane->file->name = id;
-        lane->file->tid = (uint32_t)syscall(SYS_gettid);
-        atomic_store_explicit(&lane->file->kind, (uint32_t)kind + 1, memory_order_release);
-        trace->lane_count++;
-        atomic_store(&trace->header->lane_count, trace->lane_count);
+    if (trace->track_count < DP_TRACE_TRACKS) {
+        track = &trace->tracks[trace->track_count];
+        track->trace = trace;
+        track->index = trace->track_count;
+        track->file = &trace->file_tracks[track->index];
+        track->file->name = id;
+        track->file->tid = (uint32_t)syscall(SYS_gettid);
+        atomic_store_explicit(&track->file->kind, (uint32_t)kind + 1, memory_order_release);
+        trace->track_count++;
+        atomic_store(&trace->header->track_count, trace->track_count);
     } else {
-        atomic_fetch_add(&trace->header->refused_lanes, 1);
+        atomic_fetch_add(&trace->header->refused_tracks, 1);
     }
     pthread_mutex_unlock(&trace->lock);
-    return lane;
+    return track;
 }
 
-/* A lane whose thread is gone, or NULL. Spans it left open are forgotten. */
-static dp_trace_lane_t *take_idle_lane(dp_trace_t *trace)
+/* A track whose thread is gone, or NULL. Spans it left open are forgotten. */
+static dp_trace_track_t *take_idle_track(dp_trace_t *trace)
 {
-    dp_trace_lane_t *lane = NULL;
+    dp_trace_track_t *track = NULL;
 
     pthread_mutex_lock(&trace->lock);
-    for (uint32_t i = 0; i < trace->lane_count && lane == NULL; i++) {
-        /* pairs with release_thread_lane(): what the old thread wrote is ours now */
-        if (atomic_exchange_explicit(&trace->lanes[i].is_idle, 0, memory_order_acquire))
-            lane = &trace->lanes[i];
+    for (uint32_t i = 0; i < trace->track_count && track == NULL; i++) {
+        /* pairs with release_thread_track(): what the old thread wrote is ours now */
+        if (atomic_exchange_explicit(&trace->tracks[i].is_idle, 0, memory_order_acquire))
+            track = &trace->tracks[i];
     }
     pthread_mutex_unlock(&trace->lock);
-    if (lane != NULL) {
-        atomic_store(&lane->file->depth, 0);
-        lane->file->tid = (uint32_t)syscall(SYS_gettid);
+    if (track != NULL) {
+        atomic_store(&track->file->depth, 0);
+        track->file->tid = (uint32_t)syscall(SYS_gettid);
     }
-    return lane;
+    return track;
 }
 
-dp_trace_lane_t *dp_trace_thread_lane(dp_trace_t *trace)
+dp_trace_track_t *dp_trace_thread_track(dp_trace_t *trace)
 {
-    dp_trace_lane_t *lane;
+    dp_trace_track_t *track;
 
     if (trace == NULL || !trace->has_key) return NULL;
-    lane = pthread_getspecific(trace->thread_key);
-    if (lane != NULL) return lane;
-    lane = take_idle_lane(trace);
-    if (lane == NULL) lane = dp_trace_lane(trace, "thread", DP_TRACE_LANE_THREAD);
-    if (lane != NULL && pthread_setspecific(trace->thread_key, lane) != 0) {
-        release_thread_lane(lane);
+    track = pthread_getspecific(trace->thread_key);
+    if (track != NULL) return track;
+    track = take_idle_track(trace);
+    if (track == NULL) track = dp_trace_track(trace, "thread", DP_TRACE_TRACK_THREAD);
+    if (track != NULL && pthread_setspecific(trace->thread_key, track) != 0) {
+        release_thread_track(track);
         return NULL;
     }
-    return lane;
+    return track;
 }
 
-/* The oldest chunk that no lane is filling, or UINT32_MAX. Under the lock. */
+/* The oldest chunk that no track is filling, or UINT32_MAX. Under the lock. */
 static uint32_t find_chunk(dp_trace_t *trace)
 {
     uint32_t count = trace->header->chunk_count;
@@ -336,9 +336,9 @@ static void count_dropped(dp_trace_t *trace, uint64_t records, int is_of_window)
         atomic_fetch_add_explicit(&trace->header->window_dropped, records, memory_order_relaxed);
 }
 
-int dp_trace_next_chunk(dp_trace_lane_t *lane)
+int dp_trace_next_chunk(dp_trace_track_t *track)
 {
-    dp_trace_t *trace = lane->trace;
+    dp_trace_t *trace = track->trace;
     dp_trace_file_chunk_t *chunk;
     uint32_t index;
 
@@ -349,7 +349,7 @@ int dp_trace_next_chunk(dp_trace_lane_t *lane)
         pthread_mutex_unlock(&trace->lock);
         return 0;
     }
-    if (lane->chunk != NULL) trace->chunk_is_open[chunk_index(trace, lane->chunk)] = 0;
+    if (track->chunk != NULL) trace->chunk_is_open[chunk_index(trace, track->chunk)] = 0;
     trace->chunk_is_open[index] = 1;
     chunk = (void *)(trace->memory + trace->header->chunk_offset +
                      (size_t)index * DP_TRACE_CHUNK_BYTES);
@@ -359,12 +359,12 @@ int dp_trace_next_chunk(dp_trace_lane_t *lane)
     if (trace->is_keeping) keep_chunk(trace, index);
     /* emptied before it gets its new owner: a reader never takes old records for new ones */
     atomic_store(&chunk->count, 0);
-    chunk->lane = lane->index;
+    chunk->track = track->index;
     chunk->ordinal = ++trace->next_ordinal;
     pthread_mutex_unlock(&trace->lock);
-    lane->chunk = chunk;
-    lane->count = 0;
-    lane->room = DP_TRACE_CHUNK_RECORDS;
+    track->chunk = chunk;
+    track->count = 0;
+    track->room = DP_TRACE_CHUNK_RECORDS;
     return 1;
 }
 

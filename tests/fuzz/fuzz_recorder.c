@@ -3,7 +3,7 @@
  * when a rank may have died in the middle of writing them.
  *
  * A file is large and mostly empty, so an input is not the file but a row of changes to a good one:
- * to its header, its lanes, names and chunks, and records that are added to it. Two ranks on two
+ * to its header, its tracks, names and chunks, and records that are added to it. Two ranks on two
  * machines, so that clocks are brought together as well. What is read must survive everything
  * dptrace does with it, and a merged file must be readable again.
  */
@@ -20,7 +20,7 @@
 #include "tests/fuzz/scratch.h"
 
 #define RANKS 2
-#define LANES 3
+#define TRACKS 3
 #define CHUNKS 2
 #define NAME_ROOM 256
 
@@ -29,12 +29,12 @@ typedef struct image {
         dp_trace_file_header_t header;
         uint8_t page[DP_TRACE_HEADER_BYTES];
     };
-    dp_trace_file_lane_t lanes[LANES];
+    dp_trace_file_track_t tracks[TRACKS];
     uint8_t names[NAME_ROOM];
     uint8_t chunks[CHUNKS][DP_TRACE_CHUNK_BYTES];
 } image_t;
 
-enum { IN_HEADER, IN_LANE, IN_NAMES, IN_CHUNK, RECORD, RAW_RECORD, NAME, SWITCH, STEPS };
+enum { IN_HEADER, IN_TRACK, IN_NAMES, IN_CHUNK, RECORD, RAW_RECORD, NAME, SWITCH, STEPS };
 
 static void make_image(image_t *image, int rank)
 {
@@ -44,13 +44,13 @@ static void make_image(image_t *image, int rank)
         .version = DP_TRACE_VERSION,
         .record_bytes = sizeof(dp_trace_record_t),
         .file_bytes = sizeof(*image),
-        .lane_offset = offsetof(image_t, lanes),
+        .track_offset = offsetof(image_t, tracks),
         .name_offset = offsetof(image_t, names),
         .name_room = NAME_ROOM,
         .chunk_offset = offsetof(image_t, chunks),
         .chunk_bytes = DP_TRACE_CHUNK_BYTES,
         .chunk_count = CHUNKS,
-        .lane_max = LANES,
+        .track_max = TRACKS,
         .rank = rank,
         .size = RANKS,
         .pid = 100 + rank,
@@ -59,12 +59,12 @@ static void make_image(image_t *image, int rank)
         .boot = {(uint8_t)rank},
         .host = "here",
         .name_bytes = 1, /* no name has the id 0 */
-        .lane_count = LANES,
+        .track_count = TRACKS,
     };
-    for (uint32_t i = 0; i < LANES; i++)
-        image->lanes[i].kind = i + 1;
+    for (uint32_t i = 0; i < TRACKS; i++)
+        image->tracks[i].kind = i + 1;
     for (uint32_t i = 0; i < CHUNKS; i++)
-        ((dp_trace_file_chunk_t *)(void *)image->chunks[i])->lane = i;
+        ((dp_trace_file_chunk_t *)(void *)image->chunks[i])->track = i;
 }
 
 /* ---- Changes -------------------------------------------------------------------------------- */
@@ -125,8 +125,8 @@ static void change(fuzz_input_t *input, image_t *images)
         case IN_HEADER:
             patch(input, &image->header, sizeof(image->header));
             break;
-        case IN_LANE:
-            patch(input, &image->lanes[step / STEPS % LANES], sizeof(image->lanes[0]));
+        case IN_TRACK:
+            patch(input, &image->tracks[step / STEPS % TRACKS], sizeof(image->tracks[0]));
             break;
         case IN_NAMES:
             patch(input, image->names, sizeof(image->names));
@@ -290,8 +290,8 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
             put_record(&pen, kind, 2000 + 100 * kind + 10 * rank, 90, 1);
         put_record(&pen, DP_TRACE_CLOCK | 0x80, 5000, 0, 77);
         if (which < 2) continue;
-        put(&pen, IN_LANE, 1); /* an open span */
-        put(&pen, offsetof(dp_trace_file_lane_t, depth), 2);
+        put(&pen, IN_TRACK, 1); /* an open span */
+        put(&pen, offsetof(dp_trace_file_track_t, depth), 2);
         put(&pen, 1, 1);
         put(&pen, 1, 1);
     }

@@ -35,7 +35,7 @@ static void print(const char *what, double *ns)
 int main(int argc, char **argv)
 {
     dp_trace_t *trace = NULL;
-    dp_trace_lane_t *lane;
+    dp_trace_track_t *track;
     dp_error_t error;
     uint32_t name;
     double bare[ROUNDS], clocked[ROUNDS], nested[ROUNDS], named[ROUNDS];
@@ -46,27 +46,28 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    lane = dp_trace_thread_lane(trace);
+    track = dp_trace_thread_track(trace);
     name = dp_trace_name(trace, "tensor");
     for (int round = 0; round < ROUNDS; round++) {
         start = cpu_ns();
         for (uint64_t i = 1; i <= RECORDS; i++) {
-            dp_trace_record(lane, (dp_trace_record_t){
-                                      .kind = DP_TRACE_SPAN, .start_ns = i, .id = i, .name = name});
+            dp_trace_record(
+                track,
+                (dp_trace_record_t){.kind = DP_TRACE_SPAN, .start_ns = i, .id = i, .name = name});
         }
         bare[round] = (double)(cpu_ns() - start) / RECORDS;
         start = cpu_ns();
         for (uint64_t i = 1; i <= RECORDS; i++) {
-            dp_trace_span(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN,
-                                                    .start_ns = dp_trace_now(lane),
-                                                    .id = i});
+            dp_trace_span(track, (dp_trace_record_t){.kind = DP_TRACE_SPAN,
+                                                     .start_ns = dp_trace_now(track),
+                                                     .id = i});
         }
         clocked[round] = (double)(cpu_ns() - start) / RECORDS;
         start = cpu_ns();
         for (uint64_t i = 1; i <= RECORDS; i++) {
-            dp_trace_begin(dp_trace_thread_lane(trace),
+            dp_trace_begin(dp_trace_thread_track(trace),
                            (dp_trace_record_t){.kind = DP_TRACE_SPAN, .id = i, .name = name});
-            dp_trace_end(dp_trace_thread_lane(trace));
+            dp_trace_end(dp_trace_thread_track(trace));
         }
         nested[round] = (double)(cpu_ns() - start) / RECORDS;
         start = cpu_ns();
@@ -76,7 +77,7 @@ int main(int argc, char **argv)
     }
     print("record, times at hand", bare);
     print("span with its two clock readings", clocked);
-    print("begin and end, lane looked up", nested);
+    print("begin and end, track looked up", nested);
     print("name looked up", named);
     printf("dropped %llu (the ring went round), check %llu\n",
            (unsigned long long)dp_trace_dropped(trace), (unsigned long long)(sum % 7));

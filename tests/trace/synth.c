@@ -9,7 +9,7 @@
 
 typedef struct player {
     dp_trace_t *trace;
-    dp_trace_lane_t *thread, *coordinator, *launch;
+    dp_trace_track_t *thread, *coordinator, *launch;
     uint64_t *submits;  /* [buckets * tensors] of the present step */
     uint64_t now;       /* of its thread */
     uint64_t data_free; /* when its data plane is idle */
@@ -29,11 +29,11 @@ static uint32_t tensor_name(const player_t *player, int bucket, int tensor)
     return dp_trace_name(player->trace, text);
 }
 
-static void record(dp_trace_lane_t *lane, dp_trace_record_t record, uint64_t start, uint64_t end)
+static void record(dp_trace_track_t *track, dp_trace_record_t record, uint64_t start, uint64_t end)
 {
     record.start_ns = start;
     record.duration_ns = end - start;
-    dp_trace_record(lane, record);
+    dp_trace_record(track, record);
 }
 
 static void span(const player_t *player, const char *name, uint64_t start, uint64_t end)
@@ -184,9 +184,9 @@ static dp_status_t open_player(const dp_synth_t *synth, const char *run_dir, int
     status = dp_trace_create(run_dir, rank, synth->ranks, host, synth->trace_bytes, &player->trace,
                              error);
     if (status != DP_OK) return status;
-    player->thread = dp_trace_lane(player->trace, "main", DP_TRACE_LANE_THREAD);
-    player->coordinator = dp_trace_lane(player->trace, "coordinator", DP_TRACE_LANE_COORDINATOR);
-    player->launch = dp_trace_lane(player->trace, "launch", DP_TRACE_LANE_LAUNCH);
+    player->thread = dp_trace_track(player->trace, "main", DP_TRACE_TRACK_THREAD);
+    player->coordinator = dp_trace_track(player->trace, "coordinator", DP_TRACE_TRACK_COORDINATOR);
+    player->launch = dp_trace_track(player->trace, "launch", DP_TRACE_TRACK_LAUNCH);
     player->submits =
         calloc((size_t)(synth->buckets * synth->tensors) + 1, sizeof(*player->submits));
     player->now = 1000000000;

@@ -19,7 +19,8 @@
 
 static int is_of_program(const dp_trace_file_t *file, const dp_trace_event_t *event)
 {
-    return event->lane < file->lane_count && file->lanes[event->lane].kind == DP_TRACE_LANE_THREAD;
+    return event->track < file->track_count &&
+           file->tracks[event->track].kind == DP_TRACE_TRACK_THREAD;
 }
 
 static void append_text(dp_last_moments_t *last, const char *separator, const char *text)

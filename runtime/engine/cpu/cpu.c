@@ -511,7 +511,7 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
         engine->lanes[i].engine = engine;
         pthread_mutex_init(&engine->lanes[i].run_lock, NULL);
     }
-    engine->lanes[DP_LANE_MAIN].track = dp_trace_lane(trace, "engine", DP_TRACE_LANE_STREAM);
+    engine->lanes[DP_LANE_MAIN].track = dp_trace_track(trace, "engine", DP_TRACE_TRACK_STREAM);
     status = init_engine(engine, bootstrap, config, error);
     if (status != DP_OK) {
         atomic_store(&engine->is_aborted, 1); /* nothing to say farewell to */

@@ -80,7 +80,7 @@ typedef struct dp_cpu_publication {
 /* Memory and connections of one lane, used by its operations one after the other. */
 typedef struct dp_cpu_lane {
     dp_cpu_engine_t *engine;
-    dp_trace_lane_t *track; /* of the timeline; NULL: not recorded */
+    dp_trace_track_t *track; /* of the timeline; NULL: not recorded */
     dp_control_node_t control;
     dp_activity_t activity;
     _Atomic int is_running; /* an operation is; for dp_engine_ops_t.moves() */

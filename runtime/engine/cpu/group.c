@@ -212,7 +212,7 @@ static dp_status_t furnish_lane(dp_cpu_lane_t *lane, dp_error_t *error)
     dp_cpu_engine_t *engine = lane->engine;
 
     if (lane->track == NULL)
-        lane->track = dp_trace_lane(engine->trace, "gather engine", DP_TRACE_LANE_STREAM);
+        lane->track = dp_trace_track(engine->trace, "gather engine", DP_TRACE_TRACK_STREAM);
     if (lane->link == NULL || lane->pool != NULL) return DP_OK;
     return dp_inter_node_pool_create(engine->topology, lane->control.count, &lane->pool, error);
 }

@@ -510,7 +510,7 @@ dp_status_t dp_engine_emulated_create(dp_bootstrap_t *bootstrap, dp_device_t *de
                                       dp_error_t *error)
 {
     emulated_engine_t *engine;
-    dp_trace_lane_t *lane;
+    dp_trace_track_t *track;
     char text[96];
     dp_status_t status = DP_OK;
 
@@ -540,9 +540,9 @@ dp_status_t dp_engine_emulated_create(dp_bootstrap_t *bootstrap, dp_device_t *de
     }
     snprintf(text, sizeof(text), "EMULATED wire of %d ranks, %.3g GB/s, %.3g us a step",
              engine->ranks, (double)engine->bandwidth / 1e9, (double)engine->latency_ns / 1e3);
-    lane = dp_trace_lane(trace, "EMULATED wire", DP_TRACE_LANE_STREAM);
-    if (lane != NULL) { /* a track of that name, beside all the figures */
-        dp_trace_counter(lane, dp_trace_name(trace, text), (uint64_t)engine->ranks);
+    track = dp_trace_track(trace, "EMULATED wire", DP_TRACE_TRACK_STREAM);
+    if (track != NULL) { /* a track of that name, beside all the figures */
+        dp_trace_counter(track, dp_trace_name(trace, text), (uint64_t)engine->ranks);
     }
     dp_log_warn(log, "%s: no figure of this run is a network's", text);
     *out = &engine->base;

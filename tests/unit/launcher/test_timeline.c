@@ -421,7 +421,7 @@ static void windows_are_read_strictly(void **state)
 }
 
 typedef struct on_wire {
-    uint64_t start_ns, duration_ns, lane;
+    uint64_t start_ns, duration_ns, track;
 } on_wire_t;
 
 static void place_on_rows(dp_timeline_t *timeline, const on_wire_t *events, size_t count)
@@ -436,7 +436,7 @@ static void place_on_rows(dp_timeline_t *timeline, const on_wire_t *events, size
         event->kind = DP_TRACE_WIRE;
         event->start_ns = 1000 + events[i].start_ns;
         event->duration_ns = events[i].duration_ns;
-        event->lane = (uint32_t)events[i].lane;
+        event->track = (uint32_t)events[i].track;
     }
     assert_int_equal(dp_timeline_finish(timeline, NULL, &error), DP_OK);
 }
@@ -457,7 +457,7 @@ static void overlapping_work_gets_a_row_of_its_own(void **state)
 }
 
 /* The recorder makes the track "wire" at the start, "gather" with the gather lane. */
-static void each_lane_gets_rows_of_its_own(void **state)
+static void each_track_gets_rows_of_its_own(void **state)
 {
     static const on_wire_t events[] = {{0, 5, 5}, {10, 5, 2}, {20, 5, 2}, {30, 5, 5}, {40, 5, 2}};
     dp_timeline_t timeline;
@@ -495,23 +495,23 @@ static void clocks_of_other_machines_are_corrected_with_their_drift(void **state
     synth.ranks = 1;
     write_job(&job, &synth);
     for (int rank = 0; rank < 2; rank++) {
-        dp_trace_lane_t *lane;
+        dp_trace_track_t *track;
 
         assert_int_equal(dp_trace_create(job.path, rank, 2, "n", 1 << 18, &trace, &error), DP_OK);
-        lane = dp_trace_lane(trace, "t", DP_TRACE_LANE_THREAD);
+        track = dp_trace_track(trace, "t", DP_TRACE_TRACK_THREAD);
         for (uint64_t t = 10; t <= 14; t += 2) {
             uint64_t here = t * second - (rank == 0 ? 0 : offset + drift * (t - 10));
 
             if (rank == 1) {
-                dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_CLOCK,
-                                                          .start_ns = here,
-                                                          .id = t * second - here,
-                                                          .bytes = 31000});
+                dp_trace_record(track, (dp_trace_record_t){.kind = DP_TRACE_CLOCK,
+                                                           .start_ns = here,
+                                                           .id = t * second - here,
+                                                           .bytes = 31000});
             }
             here += rank == 0 ? second : second - drift; /* half way to the next measurement */
             dp_trace_record(
-                lane, (dp_trace_record_t){
-                          .kind = DP_TRACE_SPAN, .start_ns = here, .duration_ns = 1000, .id = t});
+                track, (dp_trace_record_t){
+                           .kind = DP_TRACE_SPAN, .start_ns = here, .duration_ns = 1000, .id = t});
         }
         dp_trace_destroy(trace, 1);
     }
@@ -658,9 +658,9 @@ static void clock_offsets_out_of_range_are_left_out(void **state)
     snprintf(job.path, sizeof(job.path), "/tmp/dp-test-timeline-XXXXXX");
     assert_non_null(mkdtemp(job.path));
     assert_int_equal(dp_trace_create(job.path, 0, 1, "here", 1 << 20, &trace, &error), DP_OK);
-    dp_trace_record(dp_trace_lane(trace, "main", DP_TRACE_LANE_THREAD), record);
+    dp_trace_record(dp_trace_track(trace, "main", DP_TRACE_TRACK_THREAD), record);
     record.id = (uint64_t)-5000; /* behind by 5 us: fine */
-    dp_trace_record(dp_trace_lane(trace, "main", DP_TRACE_LANE_THREAD), record);
+    dp_trace_record(dp_trace_track(trace, "main", DP_TRACE_TRACK_THREAD), record);
     dp_trace_destroy(trace, 1);
     snprintf(path, sizeof(path), "%s/trace.0.dpt", job.path);
     assert_int_equal(dp_trace_file_open(path, &file, &error), DP_OK);
@@ -686,7 +686,7 @@ int main(void)
         cmocka_unit_test(records_outside_of_a_kept_window_are_not_called_dropped),
         cmocka_unit_test(windows_are_read_strictly),
         cmocka_unit_test(overlapping_work_gets_a_row_of_its_own),
-        cmocka_unit_test(each_lane_gets_rows_of_its_own),
+        cmocka_unit_test(each_track_gets_rows_of_its_own),
         cmocka_unit_test(clocks_of_other_machines_are_corrected_with_their_drift),
         cmocka_unit_test(json_strings_are_escaped),
         cmocka_unit_test(names_cannot_leave_the_page),

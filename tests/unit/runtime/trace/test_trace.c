@@ -76,20 +76,20 @@ static void open_file(const folder_t *folder, int rank, dp_trace_file_t *file)
 static void records_come_back_as_written(void **state)
 {
     dp_trace_t *trace = create(*state, 2, 1 << 20);
-    dp_trace_lane_t *lane = dp_trace_lane(trace, "launch", DP_TRACE_LANE_LAUNCH);
+    dp_trace_track_t *track = dp_trace_track(trace, "launch", DP_TRACE_TRACK_LAUNCH);
     uint32_t name = dp_trace_name(trace, "wte");
     dp_trace_file_t file;
     char text[64];
 
-    dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
-                                              .start_ns = 500,
-                                              .duration_ns = 70,
-                                              .bucket = 1ull << 40,
-                                              .id = 3,
-                                              .bytes = 1ull << 50,
-                                              .aux = DP_TRACE_AUX_MAX,
-                                              .name = name});
-    dp_trace_counter(lane, dp_trace_name(trace, "buffers"), 2);
+    dp_trace_record(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
+                                               .start_ns = 500,
+                                               .duration_ns = 70,
+                                               .bucket = 1ull << 40,
+                                               .id = 3,
+                                               .bytes = 1ull << 50,
+                                               .aux = DP_TRACE_AUX_MAX,
+                                               .name = name});
+    dp_trace_counter(track, dp_trace_name(trace, "buffers"), 2);
     dp_trace_destroy(trace, 1);
     open_file(*state, 2, &file);
     assert_int_equal(file.rank, 2);
@@ -105,7 +105,7 @@ static void records_come_back_as_written(void **state)
     assert_int_equal(file.events[0].record.aux, DP_TRACE_AUX_MAX);
     assert_string_equal(dp_trace_file_name(&file, file.events[0].record.name, text, sizeof(text)),
                         "wte");
-    assert_string_equal(dp_trace_file_name(&file, file.lanes[0].name, text, sizeof(text)),
+    assert_string_equal(dp_trace_file_name(&file, file.tracks[0].name, text, sizeof(text)),
                         "launch");
     assert_int_equal(file.events[1].record.kind, DP_TRACE_COUNTER);
     assert_int_equal(file.events[1].record.id, 2);
@@ -114,17 +114,17 @@ static void records_come_back_as_written(void **state)
 
 static void nothing_happens_without_a_recorder(void **state)
 {
-    dp_trace_lane_t *lane = dp_trace_lane(NULL, "x", DP_TRACE_LANE_THREAD);
+    dp_trace_track_t *track = dp_trace_track(NULL, "x", DP_TRACE_TRACK_THREAD);
 
     (void)state;
-    assert_null(lane);
-    assert_null(dp_trace_thread_lane(NULL));
+    assert_null(track);
+    assert_null(dp_trace_thread_track(NULL));
     assert_int_equal(dp_trace_name(NULL, "x"), 0);
-    assert_int_equal(dp_trace_now(lane), 0);
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN});
-    dp_trace_end(lane);
-    dp_trace_counter(lane, 0, 1);
-    dp_trace_span(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN, .start_ns = 1});
+    assert_int_equal(dp_trace_now(track), 0);
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_SPAN});
+    dp_trace_end(track);
+    dp_trace_counter(track, 0, 1);
+    dp_trace_span(track, (dp_trace_record_t){.kind = DP_TRACE_SPAN, .start_ns = 1});
     dp_trace_destroy(NULL, 1);
     assert_int_equal(dp_trace_dropped(NULL), 0);
 }
@@ -152,7 +152,7 @@ static void without_a_folder_memory_serves(void **state)
     assert_int_equal(dp_trace_create("/nonexistent/folder", 0, 1, NULL, 1 << 20, &trace, &error),
                      DP_OK);
     assert_non_null(strstr(error.text, "/nonexistent/folder"));
-    dp_trace_counter(dp_trace_thread_lane(trace), 0, 1);
+    dp_trace_counter(dp_trace_thread_track(trace), 0, 1);
     dp_trace_destroy(trace, 1);
 }
 
@@ -174,7 +174,7 @@ static void full_disk_falls_back_to_memory(void **state)
     assert_non_null(strstr(error.text, "trace.0.dpt"));
     file_path(*state, 0, path);
     assert_int_not_equal(access(path, F_OK), 0);
-    dp_trace_counter(dp_trace_thread_lane(trace), 0, 1);
+    dp_trace_counter(dp_trace_thread_track(trace), 0, 1);
     dp_trace_destroy(trace, 1);
 }
 
@@ -182,14 +182,14 @@ static void latest_records_stay_and_the_rest_is_counted(void **state)
 {
     const uint64_t total = 20000;
     dp_trace_t *trace = create(*state, 0, (size_t)8 * DP_TRACE_CHUNK_BYTES);
-    dp_trace_lane_t *lane = dp_trace_lane(trace, "a", DP_TRACE_LANE_LAUNCH);
-    dp_trace_lane_t *quiet = dp_trace_lane(trace, "b", DP_TRACE_LANE_COORDINATOR);
+    dp_trace_track_t *track = dp_trace_track(trace, "a", DP_TRACE_TRACK_LAUNCH);
+    dp_trace_track_t *quiet = dp_trace_track(trace, "b", DP_TRACE_TRACK_COORDINATOR);
     uint64_t expected = total;
     dp_trace_file_t file;
 
     dp_trace_record(quiet, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH, .start_ns = 1, .id = 7});
     for (uint64_t i = 1; i <= total; i++) {
-        dp_trace_record(lane,
+        dp_trace_record(track,
                         (dp_trace_record_t){
                             .kind = DP_TRACE_SPAN, .start_ns = 10 + i, .duration_ns = 1, .id = i});
     }
@@ -197,7 +197,7 @@ static void latest_records_stay_and_the_rest_is_counted(void **state)
     dp_trace_destroy(trace, 1);
     open_file(*state, 0, &file);
     assert_int_equal(file.event_count + file.dropped, total + 1);
-    /* a quiet lane keeps its chunk, however busy the others are */
+    /* a quiet track keeps its chunk, however busy the others are */
     assert_int_equal(file.events[0].record.id, 7);
     for (size_t i = file.event_count - 1; i > 0; i--)
         assert_int_equal(file.events[i].record.id, expected--);
@@ -209,13 +209,13 @@ static void a_window_outlives_what_follows(void **state)
 {
     enum { BEFORE = 5000, INSIDE = 3000, AFTER = 100000 };
     dp_trace_t *trace = create(*state, 0, 1 << 20); /* some 20,000 records */
-    dp_trace_lane_t *lane = dp_trace_lane(trace, "launch", DP_TRACE_LANE_LAUNCH);
+    dp_trace_track_t *track = dp_trace_track(trace, "launch", DP_TRACE_TRACK_LAUNCH);
     int inside = 0, has_last = 0;
     dp_trace_file_t file;
 
     for (uint64_t i = 1; i <= BEFORE + INSIDE + AFTER; i++) {
         if (i == BEFORE + 1) dp_trace_keep(trace, 1);
-        dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
+        dp_trace_record(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
         if (i == BEFORE + INSIDE) dp_trace_keep(trace, 0);
     }
     dp_trace_keep(NULL, 1);
@@ -240,13 +240,13 @@ static void a_window_too_long_leaves_room(void **state)
 {
     enum { ALL = 200000 };
     dp_trace_t *trace = create(*state, 0, 1 << 20);
-    dp_trace_lane_t *lane = dp_trace_lane(trace, "launch", DP_TRACE_LANE_LAUNCH);
+    dp_trace_track_t *track = dp_trace_track(trace, "launch", DP_TRACE_TRACK_LAUNCH);
     int has_first = 0, has_last = 0;
     dp_trace_file_t file;
 
     dp_trace_keep(trace, 1);
     for (uint64_t i = 1; i <= ALL; i++)
-        dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
+        dp_trace_record(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = i, .id = i});
     dp_trace_destroy(trace, 1);
     open_file(*state, 0, &file);
     for (size_t i = 0; i < file.event_count; i++) {
@@ -264,18 +264,18 @@ static void a_window_too_long_leaves_room(void **state)
 static void spans_nest_and_open_ones_are_seen(void **state)
 {
     dp_trace_t *trace = create(*state, 0, 1 << 20);
-    dp_trace_lane_t *lane = dp_trace_thread_lane(trace);
+    dp_trace_track_t *track = dp_trace_thread_track(trace);
     dp_trace_file_t file;
 
-    dp_trace_end(lane); /* none open: nothing */
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = 4});
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN, .id = 1});
-    dp_trace_end(lane);
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT, .id = 9});
+    dp_trace_end(track); /* none open: nothing */
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_STEP, .id = 4});
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_SPAN, .id = 1});
+    dp_trace_end(track);
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT, .id = 9});
     for (int i = 0; i < 40; i++)
-        dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_SPAN});
+        dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_SPAN});
     for (int i = 0; i < 40; i++)
-        dp_trace_end(lane);
+        dp_trace_end(track);
     open_file(*state, 0, &file); /* while it is being written */
     assert_int_equal(file.end_ns, 0);
     assert_int_equal(file.events[0].record.kind, DP_TRACE_STEP);
@@ -304,13 +304,13 @@ static void killed_process_leaves_all_it_recorded(void **state)
     assert_true(child >= 0);
     if (child == 0) {
         dp_trace_t *trace = NULL;
-        dp_trace_lane_t *lane;
+        dp_trace_track_t *track;
 
         if (dp_trace_create(folder->path, 1, 4, "node", 1 << 20, &trace, NULL) != DP_OK) _exit(1);
-        lane = dp_trace_thread_lane(trace);
-        dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT, .id = 77});
+        track = dp_trace_thread_track(trace);
+        dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT, .id = 77});
         for (uint64_t i = 1;; i++) {
-            dp_trace_instant(lane,
+            dp_trace_instant(track,
                              (dp_trace_record_t){.kind = DP_TRACE_COUNTER, .id = i, .bytes = ~i});
             if (i == 100000 && write(ready[1], "x", 1) != 1) _exit(1);
         }
@@ -349,7 +349,7 @@ static void *write_records(void *argument)
 
     for (uint64_t i = 0; i < 3000; i++) {
         snprintf(name, sizeof(name), "name %d", (int)(i % 200));
-        dp_trace_record(dp_trace_thread_lane(writer->trace),
+        dp_trace_record(dp_trace_thread_track(writer->trace),
                         (dp_trace_record_t){.kind = DP_TRACE_SPAN,
                                             .start_ns = 1 + i,
                                             .id = writer->number,
@@ -359,18 +359,18 @@ static void *write_records(void *argument)
     return NULL;
 }
 
-static void threads_have_lanes_of_their_own(void **state)
+static void threads_have_tracks_of_their_own(void **state)
 {
     dp_trace_t *trace = create(*state, 0, 8 << 20);
     writer_t writers[8];
     pthread_t threads[8];
     dp_trace_file_t file;
     size_t counts[8] = {0};
-    int64_t lanes[8];
+    int64_t tracks[8];
 
     for (int i = 0; i < 8; i++) {
         writers[i] = (writer_t){.trace = trace, .number = (uint64_t)i};
-        lanes[i] = -1;
+        tracks[i] = -1;
         assert_int_equal(pthread_create(&threads[i], NULL, write_records, &writers[i]), 0);
     }
     for (int i = 0; i < 8; i++)
@@ -383,8 +383,8 @@ static void threads_have_lanes_of_their_own(void **state)
         char text[64], expected[64];
 
         counts[event->record.id]++;
-        if (lanes[event->record.id] < 0) lanes[event->record.id] = event->lane;
-        assert_int_equal(lanes[event->record.id], event->lane);
+        if (tracks[event->record.id] < 0) tracks[event->record.id] = event->track;
+        assert_int_equal(tracks[event->record.id], event->track);
         snprintf(expected, sizeof(expected), "name %d", (int)event->record.bytes);
         assert_string_equal(dp_trace_file_name(&file, event->record.name, text, sizeof(text)),
                             expected);
@@ -394,13 +394,13 @@ static void threads_have_lanes_of_their_own(void **state)
     dp_trace_file_close(&file);
 }
 
-static void lanes_of_ended_threads_are_used_again(void **state)
+static void tracks_of_ended_threads_are_used_again(void **state)
 {
     dp_trace_t *trace = create(*state, 0, 1 << 20);
     writer_t writer = {.trace = trace};
     dp_trace_file_t file;
 
-    for (int i = 0; i < 3 * DP_TRACE_LANES; i++) {
+    for (int i = 0; i < 3 * DP_TRACE_TRACKS; i++) {
         pthread_t thread;
 
         assert_int_equal(pthread_create(&thread, NULL, write_records, &writer), 0);
@@ -408,22 +408,22 @@ static void lanes_of_ended_threads_are_used_again(void **state)
     }
     dp_trace_destroy(trace, 1);
     open_file(*state, 0, &file);
-    assert_int_equal(file.lane_count, 1);
-    assert_int_equal(file.refused_lanes, 0);
+    assert_int_equal(file.track_count, 1);
+    assert_int_equal(file.refused_tracks, 0);
     dp_trace_file_close(&file);
 }
 
-static void full_lane_table_answers_null(void **state)
+static void full_track_table_answers_null(void **state)
 {
     dp_trace_t *trace = create(*state, 0, 1 << 20);
     dp_trace_file_t file;
 
-    for (int i = 0; i < DP_TRACE_LANES; i++)
-        assert_non_null(dp_trace_lane(trace, "lane", DP_TRACE_LANE_STREAM));
-    assert_null(dp_trace_lane(trace, "one more", DP_TRACE_LANE_STREAM));
+    for (int i = 0; i < DP_TRACE_TRACKS; i++)
+        assert_non_null(dp_trace_track(trace, "track", DP_TRACE_TRACK_STREAM));
+    assert_null(dp_trace_track(trace, "one more", DP_TRACE_TRACK_STREAM));
     dp_trace_destroy(trace, 1);
     open_file(*state, 0, &file);
-    assert_int_equal(file.refused_lanes, 1);
+    assert_int_equal(file.refused_tracks, 1);
     dp_trace_file_close(&file);
 }
 
@@ -459,18 +459,18 @@ static void names_are_shared_bounded_and_never_wrong(void **state)
 static uint8_t *read_bytes(const folder_t *folder, size_t *bytes)
 {
     dp_trace_t *trace = create(folder, 0, (size_t)8 * DP_TRACE_CHUNK_BYTES);
-    dp_trace_lane_t *lane = dp_trace_lane(trace, "a", DP_TRACE_LANE_LAUNCH);
+    dp_trace_track_t *track = dp_trace_track(trace, "a", DP_TRACE_TRACK_LAUNCH);
     char path[96];
     struct stat info;
     uint8_t *data;
     FILE *file;
 
     for (uint64_t i = 1; i < 500; i++) {
-        dp_trace_record(lane, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
-                                                  .start_ns = i,
-                                                  .name = dp_trace_name(trace, "t")});
+        dp_trace_record(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
+                                                   .start_ns = i,
+                                                   .name = dp_trace_name(trace, "t")});
     }
-    dp_trace_begin(lane, (dp_trace_record_t){.kind = DP_TRACE_WAIT});
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT});
     dp_trace_destroy(trace, 1);
     file_path(folder, 0, path);
     file = fopen(path, "rb");
@@ -525,13 +525,13 @@ static void damaged_bytes_never_lead_outside(void **state)
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            /* mostly where it matters: header, lanes, first chunk */
+            /* mostly where it matters: header, tracks, first chunk */
             at = (size_t)(random >> 8) % (round % 3 == 0 ? 400 : bytes);
             copy[at] = (uint8_t)random;
         }
         if (dp_trace_file_parse(copy, bytes, "f", &file, NULL) != DP_OK) continue;
         for (size_t i = 0; i < file.event_count; i++) {
-            assert_in_range(file.events[i].lane, 0, DP_TRACE_LANES - 1);
+            assert_in_range(file.events[i].track, 0, DP_TRACE_TRACKS - 1);
             dp_trace_file_name(&file, file.events[i].record.name, text, sizeof(text));
         }
         dp_trace_file_close(&file);
@@ -554,9 +554,9 @@ int main(void)
         CASE(a_window_too_long_leaves_room),
         CASE(spans_nest_and_open_ones_are_seen),
         CASE(killed_process_leaves_all_it_recorded),
-        CASE(threads_have_lanes_of_their_own),
-        CASE(lanes_of_ended_threads_are_used_again),
-        CASE(full_lane_table_answers_null),
+        CASE(threads_have_tracks_of_their_own),
+        CASE(tracks_of_ended_threads_are_used_again),
+        CASE(full_track_table_answers_null),
         CASE(names_are_shared_bounded_and_never_wrong),
         CASE(cut_and_foreign_files_are_refused_by_name),
         CASE(damaged_bytes_never_lead_outside),
