@@ -291,7 +291,7 @@ void dp_bucket_start(dp_bucket_t *bucket, int is_last)
 
     bucket->name = dp_trace_name(pipeline->trace, dp_bucket_item(bucket, 0)->item->name);
     if (dp_bucket_needs_buffer(bucket)) {
-        status = dp_launch_queue_furnish(queue);
+        status = dp_launch_queue_make_buffers(queue);
         if (status == DP_OK) status = dp_fused_buffers_acquire(&queue->buffers, &bucket->buffer);
     }
     if (status == DP_OK && !dp_pipeline_is_aborted(pipeline)) status = open_group(bucket);

@@ -207,7 +207,7 @@ void dp_bucket_final_status(dp_bucket_t *bucket)
 }
 
 /* Asks an asynchronous device what it alone knows: when it copied, and whether it has failed. */
-static void hear_device(dp_bucket_t *bucket)
+static void ask_device(dp_bucket_t *bucket)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
     dp_error_t error;
@@ -233,7 +233,7 @@ void dp_bucket_end(void *argument)
     dp_bucket_t *bucket = argument;
     dp_pipeline_t *pipeline = bucket->job->pipeline;
 
-    if (dp_bucket_device(bucket)->is_async) hear_device(bucket);
+    if (dp_bucket_device(bucket)->is_async) ask_device(bucket);
     if (bucket->op.begin_ns != 0) {
         record(bucket, bucket->job->lane->wire_track, DP_TRACE_WIRE, bucket->op.begin_ns,
                bucket->op.end_ns);

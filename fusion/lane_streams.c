@@ -33,7 +33,7 @@ size_t dp_lane_buffer_bytes(const dp_pipeline_t *pipeline, dp_lane_t lane)
     return lane == DP_LANE_GATHER ? dp_min(least, most) : most;
 }
 
-dp_status_t dp_launch_queue_furnish(dp_launch_queue_t *queue)
+dp_status_t dp_launch_queue_make_buffers(dp_launch_queue_t *queue)
 {
     const dp_pipeline_t *pipeline = queue->pipeline;
     const dp_lane_t lane = (dp_lane_t)(queue - pipeline->queues);
@@ -45,12 +45,12 @@ dp_status_t dp_launch_queue_furnish(dp_launch_queue_t *queue)
 
 /* What the queue's launch thread needs. The gather lane's buffers come with the first gather that
  * needs one: sharded weights in engine memory never do. */
-static dp_status_t furnish_queue(dp_launch_queue_t *queue, dp_lane_t lane)
+static dp_status_t prepare_queue(dp_launch_queue_t *queue, dp_lane_t lane)
 {
     dp_device_t *device = queue->pipeline->device;
     const dp_status_t status = device->ops->event_create(device, &queue->drained);
 
-    return status == DP_OK && lane == DP_LANE_MAIN ? dp_launch_queue_furnish(queue) : status;
+    return status == DP_OK && lane == DP_LANE_MAIN ? dp_launch_queue_make_buffers(queue) : status;
 }
 
 /* Ends of gathers are told while a reduction that was enqueued before goes on. */
@@ -79,7 +79,7 @@ dp_status_t dp_lane_open(dp_pipeline_t *pipeline, dp_lane_t lane)
     if (status == DP_OK && name->unpack != NULL)
         status = device->ops->stream_create(device, name->unpack, &streams->unpack);
     if (status == DP_OK && streams->queue == &pipeline->queues[lane])
-        status = furnish_queue(streams->queue, lane);
+        status = prepare_queue(streams->queue, lane);
     if (status == DP_OK && device->ops->is_async && lane == DP_LANE_GATHER)
         status = branch_streams(device, streams);
     if (status != DP_OK) dp_lane_close(pipeline, lane);

@@ -123,7 +123,7 @@ void dp_pipeline_break(dp_pipeline_t *pipeline, const dp_error_t *error);
 /* Makes a lane's streams, and of the main lane the fused buffers. On failure nothing stays. */
 dp_status_t dp_lane_open(dp_pipeline_t *pipeline, dp_lane_t lane);
 /* Makes the queue's fused buffers, unless they are there. progress_lock is held. */
-dp_status_t dp_launch_queue_furnish(dp_launch_queue_t *queue);
+dp_status_t dp_launch_queue_make_buffers(dp_launch_queue_t *queue);
 
 /* Bytes of a fused buffer of a lane, which is the most that one bucket has; equal on all ranks. */
 size_t dp_lane_buffer_bytes(const dp_pipeline_t *pipeline, dp_lane_t lane);

@@ -15,8 +15,9 @@
 
 /* ---- Ready ---------------------------------------------------------------------------------- */
 
-/* dp_allreduce() of the average over ranks and accumulation steps, divided by the loss scale; its
- * figures stay on a device. */
+/* As dp_allreduce() would: the average over ranks and accumulation steps, divided by the loss
+ * scale. Its figures (sum of squares, non-finite elements) are added up on the device where
+ * gradients are on one, so that dp_gradients_sync_on() need not wait. */
 static dp_status_t submit_average(dp_gradients_t *gradients, dp_parameter_t *parameter,
                                   void *stream)
 {

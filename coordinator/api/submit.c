@@ -308,7 +308,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     }
     if (status == DP_OK) status = find_name_state(group, what, name, &name_state);
     if (status == DP_OK && is_busy(context, name_state, what)) status = DP_ERR_BUSY;
-    if (status != DP_OK) return status; /* the entry stays: names are kept */
+    if (status != DP_OK) return status; /* the name's state stays: names are kept */
     status =
         dp_request_acquire(group, name_state, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;
@@ -434,8 +434,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (status == DP_OK) {
         request->stage = stage;
         describe_request(request, &what, &record);
-        /* The program waited for the operation before this one, working for the coordinator. It
-         * probably will again, at once; then the coordinator need not be woken. */
+        /* This thread waited for the operation before this one and made the coordinator's rounds
+         * meanwhile. It probably will again, at once; then the coordinator need not be woken. */
         waits_at_once = request->ticket > 0 && handle != NULL && request->cookie == 0 &&
                         atomic_load(&context->waiting.progressed_ticket) == request->ticket;
     }

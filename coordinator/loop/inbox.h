@@ -6,8 +6,8 @@
  * coordinator thread announces that it goes to sleep; the thread that then brings something wakes
  * it, once. A submission to a coordinator that is awake costs no system call.
  *
- * Called by post.c and drive.c on any thread, and by loop.c and thread.c. It must not know what the
- * flags mean.
+ * Called by post.c and progress.c on any thread, and by loop.c and thread.c. It must not know what
+ * the flags mean.
  */
 #ifndef DP_COORDINATOR_INBOX_H
 #define DP_COORDINATOR_INBOX_H

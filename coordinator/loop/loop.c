@@ -4,7 +4,7 @@
  * A round takes in everything that has arrived, from other threads, from neighbours and from the
  * clock, feeds it to the negotiator and only then asks for its outputs: what came together is
  * answered together. The thread that owns progress calls it: the coordinator thread (thread.c), or
- * a waiting thread (drive.c). It must not block and must not know which of the two it runs on.
+ * a waiting thread (progress.c). It must not block and must not know which of the two it runs on.
  *
  * A control message between two ranks:
  *
@@ -466,7 +466,7 @@ static int handle_time(dp_loop_t *loop, uint64_t now_ns)
 
 /* ---- Giving out ----------------------------------------------------------------------------- */
 
-static void announce_launch(dp_loop_t *loop, const dp_output_t *out)
+static void give_launch(dp_loop_t *loop, const dp_output_t *out)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;
     const uint64_t start_ns = dp_trace_now(loop->trace.track);
@@ -524,7 +524,7 @@ static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
             send_message(loop, &out, now_ns);
             break;
         case DP_OUTPUT_LAUNCH:
-            announce_launch(loop, &out);
+            give_launch(loop, &out);
             break;
         case DP_OUTPUT_FAIL:
             callbacks->fail(callbacks->user, out.request, out.status, out.text);

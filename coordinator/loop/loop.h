@@ -9,7 +9,7 @@
  * The work is done in *rounds* (loop.c). A round takes in everything that has arrived and gives out
  * everything that follows from it. The thread that *owns progress* makes the rounds: it holds
  * progress_lock (loop_internal.h). It is the coordinator thread (thread.c), or a thread blocked in
- * dp_wait() (drive.c): that one is awake anyway, so a small operation costs no wake-up.
+ * dp_wait() (progress.c): that one is awake anyway, so a small operation costs no wake-up.
  *
  *   The coordinator thread                     progress_lock     inbox.sleep
  *
@@ -125,12 +125,12 @@ typedef struct dp_loop_node {
     dp_submission_t submission;
 } dp_loop_node_t;
 
-/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. will_drive: this thread
- * means to call dp_loop_progress_until() next, so a coordinator that backs off is not woken. If the
- * thread does something else, the coordinator finds the submission at the end of its back-off, a
- * millisecond or two later. Without may_back_off the calling thread makes one round itself: that
- * costs no more than to wake the thread that would make it. Any thread. */
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int will_drive);
+/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. waits_at_once: this
+ * thread means to call dp_loop_progress_until() next, so a coordinator that backs off is not woken.
+ * If the thread does something else, the coordinator finds the submission at the end of its
+ * back-off, a millisecond or two later. Without may_back_off the calling thread makes one round
+ * itself: that costs no more than to wake the thread that would make it. Any thread. */
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int waits_at_once);
 
 /* Makes rounds on the calling thread until *state >= reached, no round has found anything for
  * spin_ns, or the deadline has come. Returns early where the world is over. Any thread but the

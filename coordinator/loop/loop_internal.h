@@ -1,6 +1,6 @@
 /*
  * loop_internal.h - a loop as its own files see it: the round (loop.c), the coordinator thread that
- * makes rounds (thread.c), waiting threads that make them instead (drive.c), and the requests of
+ * makes rounds (thread.c), waiting threads that make them instead (progress.c), and the requests of
  * other threads (post.c). Nothing outside coordinator/loop includes this.
  */
 #ifndef DP_COORDINATOR_LOOP_INTERNAL_H

@@ -3,7 +3,7 @@
  *
  * The thread makes rounds as long as they find something, and polls for DP_SPIN after the last one.
  * Then it arms the transport and sleeps in the event loop until the transport's descriptor is
- * readable or the next deadline is due. While waiting threads make the rounds (drive.c) it only
+ * readable or the next deadline is due. While waiting threads make the rounds (progress.c) it only
  * backs off. dp_loop_start() and dp_loop_stop() are the owner's; all else here runs on the
  * coordinator thread. loop.h has a diagram of its states.
  */
@@ -36,7 +36,7 @@
 /* ---- Backing off ---------------------------------------------------------------------------- */
 
 /* From here until reacquire_progress() a waiting thread may make the rounds. until_ns: when this
- * thread looks again by itself; a thread that finds an earlier deadline wakes it (drive.c). */
+ * thread looks again by itself; a thread that finds an earlier deadline wakes it (progress.c). */
 static void release_progress(dp_loop_t *loop, uint64_t until_ns)
 {
     dp_health_sleep(&loop->health, dp_loop_due(loop));

@@ -17,7 +17,7 @@ dp_test(test_transport_memory SOURCES runtime/transport/test_transport_memory.c 
 target_link_options(test_transport_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 dp_test(test_health SOURCES coordinator/loop/test_health.c LIBS dp_coordinator)
 dp_test(test_loop SOURCES coordinator/loop/test_loop.c LIBS dp_coordinator TIMEOUT 120)
-dp_test(test_loop_drive SOURCES coordinator/loop/test_loop_drive.c LIBS dp_coordinator TIMEOUT 120)
+dp_test(test_loop_progress SOURCES coordinator/loop/test_loop_progress.c LIBS dp_coordinator TIMEOUT 120)
 dp_test(test_loop_ucx SOURCES coordinator/loop/test_loop_ucx.c LIBS dp_coordinator TIMEOUT 120)
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
@@ -25,6 +25,6 @@ if(DP_SANITIZE MATCHES thread)
   set_tests_properties(test_transport_ring test_transport_mailbox test_transport test_transport_unix
                        test_transport_line test_transport_shm
                        test_transport_death test_transport_memory test_health
-                       test_loop test_loop_drive test_loop_ucx
+                       test_loop test_loop_progress test_loop_ucx
                        PROPERTIES ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none)
 endif()

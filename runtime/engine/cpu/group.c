@@ -207,7 +207,7 @@ dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t
 /* ---- The gather lane ------------------------------------------------------------------------ */
 
 /* Buffers for traffic between nodes, and a track of the timeline: for a lane's first group. */
-static dp_status_t furnish_lane(dp_cpu_lane_t *lane, dp_error_t *error)
+static dp_status_t prepare_lane(dp_cpu_lane_t *lane, dp_error_t *error)
 {
     dp_cpu_engine_t *engine = lane->engine;
 
@@ -230,7 +230,7 @@ dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp
     dp_status_t status = DP_OK;
 
     if (group->gathers == NULL) {
-        status = furnish_lane(lane, error);
+        status = prepare_lane(lane, error);
         if (status != DP_OK) return status;
         status = make_group(lane, &members, record_numbers, &group->gathers, error);
         if (group->gathers == NULL) return status;

@@ -1,7 +1,7 @@
 /*
- * test_loop_drive.c - waiting threads that make the coordinator's rounds (drive.c): launches are
- * made on them, the coordinator thread goes on when they leave, and every submission is launched,
- * whichever thread makes the round.
+ * test_loop_progress.c - waiting threads that make the coordinator's rounds (progress.c): launches
+ * are made on them, the coordinator thread goes on when they leave, and every submission is
+ * launched, whichever thread makes the round.
  */
 #include "coordinator/loop/loop.h"
 

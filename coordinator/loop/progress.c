@@ -1,6 +1,6 @@
 /*
- * drive.c - a waiting thread of the program makes the coordinator's rounds. Called by dp_wait() and
- * by submissions, on any thread but the coordinator's.
+ * progress.c - a waiting thread of the program makes the coordinator's rounds. Called by dp_wait()
+ * and by submissions, on any thread but the coordinator's.
  *
  * An answer that comes within microseconds costs less than the wake-ups on its way: of the
  * coordinator thread when something is submitted, of the waiting thread when it is launched. So the
@@ -73,18 +73,18 @@ static void return_progress(dp_loop_t *loop)
 }
 
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
-                    int will_drive)
+                    int waits_at_once)
 {
     const int may_back_off = loop->options.may_back_off;
 
     dp_inbox_submit(&loop->inbox, nodes, node_count);
     /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. */
-    if (will_drive && !may_back_off && pthread_mutex_trylock(&loop->progress_lock) == 0) {
+    if (waits_at_once && !may_back_off && pthread_mutex_trylock(&loop->progress_lock) == 0) {
         if (!loop->end.is_over && !loop->end.must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
         return_progress(loop);
     } else {
         dp_inbox_wake(&loop->inbox,
-                      will_drive && may_back_off ? DP_INBOX_ASLEEP : DP_INBOX_BACKING_OFF);
+                      waits_at_once && may_back_off ? DP_INBOX_ASLEEP : DP_INBOX_BACKING_OFF);
     }
 }
 
