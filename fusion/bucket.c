@@ -64,7 +64,7 @@ static void drain(const dp_lane_streams_t *lane, dp_stream_t *stream)
         nanosleep(&pause, NULL);
     }
     pipeline->device->ops->event_wait(drained);
-    if (pipeline->device->ops->is_async) pipeline->device->ops->settle(pipeline->device);
+    if (pipeline->device->ops->is_async) pipeline->device->ops->drain(pipeline->device);
 }
 
 /* A stage could not be queued: this rank can no longer do what all have agreed on. */

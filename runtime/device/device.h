@@ -119,7 +119,7 @@ typedef struct dp_device_ops {
     dp_status_t (*health)(dp_device_t *self, dp_error_t *error);
     /* Waits until all functions given to call() so far have run, and tallies and stamps are
      * written. */
-    void (*settle)(dp_device_t *self);
+    void (*drain)(dp_device_t *self);
     /* Waits until the device has done all work given to it so far, the program's included; returns
      * at once from a device that has failed. Any thread, without locks. */
     void (*synchronize)(dp_device_t *self);

@@ -156,7 +156,7 @@ static void calls_of_all_streams_run_in_the_order_given(void **unused)
         assert_int_equal(f.ops->call(f.stream[i % 3], DP_WORK_LARGE, append, &notes[i]), DP_OK);
     }
     gate_open(&gate);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     assert_int_equal(list.count, count);
     for (int i = 0; i < count; i++)
         assert_int_equal(list.at[i], i);
@@ -278,7 +278,7 @@ static void a_cast_delivers_its_tallies_before_the_next_call(void **unused)
         assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, look, &figures[r]), DP_OK);
         memset(pieces, 0, count * sizeof(*pieces)); /* arguments were copied */
     }
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     for (size_t r = 0; r < rounds; r++) {
         uint64_t nonfinite = 0;
 
@@ -326,7 +326,7 @@ static double decide_on(fixture_t *f, dp_figures_t *figures, void *data, dp_dtyp
         }
         assert_int_equal(f->ops->cast(f->stream[s], &args, figures), DP_OK);
     }
-    f->ops->settle(f->device);
+    f->ops->drain(f->device);
     assert_int_equal(f->ops->decide(f->stream[2], figures, clip_norm, 0), DP_OK);
     assert_int_equal(cudaStreamSynchronize(f->ops->stream_native(f->stream[2])), cudaSuccess);
     dp_tally_init(&all);
@@ -448,7 +448,7 @@ static void stamps_are_times_of_the_hosts_clock(void **unused)
         gate_open(&gates[i]);
         assert_int_equal(f.ops->event_wait(reached[i]), DP_OK);
     }
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     for (size_t i = 0; i < DP_ARRAY_LEN(later_ms); i++) {
         const uint64_t later_ns = (uint64_t)(later_ms[i] * 1e6);
 
@@ -477,7 +477,7 @@ static void a_stamp_waits_for_no_stream(void **unused)
                          cudaSuccess);
     }
     assert_int_equal(f.ops->stamp(f.stream[0], &stamps[0]), DP_OK);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     while (dp_now_ns() - begin_ns < 1050000000u) /* a base lives for a second */
         usleep(10000);
     for (int i = 0; i < connections; i++) {
@@ -487,7 +487,7 @@ static void a_stamp_waits_for_no_stream(void **unused)
     }
     assert_int_equal(f.ops->stamp(f.stream[0], &stamps[1]), DP_OK);
     gate_open(&gate);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     assert_true(stamps[0] != 0 && stamps[0] < stamps[1]);
     for (int i = 0; i < connections; i++)
         assert_int_equal(cudaStreamDestroy(streams[i]), cudaSuccess);
@@ -637,7 +637,7 @@ static void *work_meanwhile(void *argument)
     if (f->ops->event_create(f->device, &event) != DP_OK) return NULL;
     if (f->ops->event_record(event, f->stream[0]) != DP_OK) return NULL;
     if (f->ops->event_wait(event) != DP_OK) return NULL;
-    f->ops->settle(f->device);
+    f->ops->drain(f->device);
     f->ops->event_destroy(event);
     return stamp != 0 ? argument : NULL;
 }
@@ -738,7 +738,7 @@ static void a_broken_device_says_so_and_lets_go(void **unused)
     assert_int_equal(f.ops->health(f.device, &error), DP_OK);
     assert_int_equal(*f.ops->skip_flag(f.device), 0);
     cuda_double_break(cudaErrorIllegalAddress);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     assert_int_equal(list.count, 1);
     assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
     assert_non_null(strstr(error.text, "cudaErrorIllegalAddress"));
@@ -766,7 +766,7 @@ static void an_unloaded_runtime_is_no_news(void **unused)
     hold(&f, 0, &gate);
     assert_int_equal(f.ops->call(f.stream[0], DP_WORK_LARGE, append, &note), DP_OK);
     cuda_double_break(cudaErrorCudartUnloading);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     assert_int_equal(list.count, 1);
     assert_int_equal(f.ops->health(f.device, &error), DP_ERR_SYSTEM);
     f.ops->abort(f.device);
@@ -811,7 +811,7 @@ static void a_refused_launch_is_an_error_and_leaves_the_batch(void **unused)
         assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_ERR_SYSTEM);
     }
     assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_OK);
-    f.ops->settle(f.device);
+    f.ops->drain(f.device);
     assert_true(value == 4.0f && tally.absmax == 4.0);
     end(&f);
 }
