@@ -13,10 +13,7 @@
  */
 #include "coordinator/api/gradients.h"
 
-#include <pthread.h>
-
 #include "coordinator/api/fork.h"
-#include "coordinator/api/sized.h"
 
 static dp_status_t sync_on_host(dp_gradients_t *gradients)
 {
@@ -121,29 +118,12 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
 dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
                                  dp_device_result_t *result)
 {
-    dp_context_t *context;
     dp_stream_t *known;
+    dp_status_t status;
 
     if (gradients == NULL || dp_context_is_forked(gradients->context)) return DP_ERR_INVALID;
-    context = gradients->context;
-    if (result != NULL) {
-        dp_error_t error;
-        const dp_device_result_t found = {.skip = &gradients->figures->skip,
-                                          .clip_coef = &gradients->figures->clip,
-                                          .norm = &gradients->figures->norm};
-        const dp_status_t status = dp_sized_check("dp_device_result_t", result->size, &error);
-
-        if (status != DP_OK) return dp_context_error(context, status, "gradients: %s", error.text);
-        dp_sized_write(result, &found, sizeof(found));
-    }
-    if (!dp_gradients_on_device(gradients)) return sync_on_host(gradients);
-    pthread_mutex_lock(&context->lock);
-    known = stream == NULL ? NULL : dp_stream_find(context, stream);
-    pthread_mutex_unlock(&context->lock);
-    if (known == NULL) {
-        return dp_context_error(context, DP_ERR_UNSUPPORTED,
-                                "gradients: the stream %p is none of %s", stream,
-                                context->device->ops->describe(context->device));
-    }
-    return sync_device(gradients, stream, known);
+    status = dp_stream_begin_sync(gradients->context, "gradients", gradients->figures,
+                                  dp_gradients_on_device(gradients), stream, result, &known);
+    if (status != DP_OK) return status;
+    return known == NULL ? sync_on_host(gradients) : sync_device(gradients, stream, known);
 }

@@ -24,6 +24,8 @@
 
 #include <stdlib.h>
 
+#include "coordinator/api/sized.h"
+
 #define EVENTS_TRIED 8 /* the oldest may be of a stream that is held up */
 
 /* Adds a stream to those that a program may name. Lock held. */
@@ -71,6 +73,29 @@ dp_stream_t *dp_stream_find(dp_context_t *context, const void *stream)
     if (keep_stream(context, adopted) == DP_OK) return adopted;
     device->stream_destroy(adopted);
     return NULL;
+}
+
+dp_status_t dp_stream_begin_sync(dp_context_t *context, const char *what, dp_figures_t *figures,
+                                 int is_on_device, void *native, dp_device_result_t *result,
+                                 dp_stream_t **out)
+{
+    *out = NULL;
+    if (result != NULL) {
+        dp_error_t error;
+        const dp_device_result_t found = {
+            .skip = &figures->skip, .clip_coef = &figures->clip, .norm = &figures->norm};
+        const dp_status_t status = dp_sized_check("dp_device_result_t", result->size, &error);
+
+        if (status != DP_OK) return dp_context_error(context, status, "%s: %s", what, error.text);
+        dp_sized_write(result, &found, sizeof(found));
+    }
+    if (!is_on_device) return DP_OK;
+    pthread_mutex_lock(&context->lock);
+    *out = native == NULL ? NULL : dp_stream_find(context, native);
+    pthread_mutex_unlock(&context->lock);
+    if (*out != NULL) return DP_OK;
+    return dp_context_error(context, DP_ERR_UNSUPPORTED, "%s: the stream %p is none of %s", what,
+                            native, context->device->ops->describe(context->device));
 }
 
 /* ---- Events --------------------------------------------------------------------------------- */

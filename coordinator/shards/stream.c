@@ -9,10 +9,7 @@
  * first. Without a GPU it is dp_shards_sync(), and the result lies in ordinary memory. Called on
  * the program's thread.
  */
-#include <pthread.h>
-
 #include "coordinator/api/fork.h"
-#include "coordinator/api/sized.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- On the device -------------------------------------------------------------------------- */
@@ -153,28 +150,12 @@ static dp_status_t sync_on_host(dp_shards_t *shards)
 
 dp_status_t dp_shards_sync_on(dp_shards_t *shards, void *stream, dp_device_result_t *result)
 {
-    dp_context_t *context;
     dp_stream_t *known;
+    dp_status_t status;
 
     if (shards == NULL || dp_context_is_forked(shards->context)) return DP_ERR_INVALID;
-    context = shards->context;
-    if (result != NULL) {
-        dp_error_t error;
-        const dp_device_result_t found = {.skip = &shards->figures->skip,
-                                          .clip_coef = &shards->figures->clip,
-                                          .norm = &shards->figures->norm};
-        const dp_status_t status = dp_sized_check("dp_device_result_t", result->size, &error);
-
-        if (status != DP_OK) return dp_context_error(context, status, "shards: %s", error.text);
-        dp_sized_write(result, &found, sizeof(found));
-    }
-    if (!dp_shards_on_device(shards)) return sync_on_host(shards);
-    pthread_mutex_lock(&context->lock);
-    known = stream == NULL ? NULL : dp_stream_find(context, stream);
-    pthread_mutex_unlock(&context->lock);
-    if (known == NULL) {
-        return dp_context_error(context, DP_ERR_UNSUPPORTED, "shards: the stream %p is none of %s",
-                                stream, context->device->ops->describe(context->device));
-    }
-    return sync_device(shards, stream, known);
+    status = dp_stream_begin_sync(shards->context, "shards", shards->figures,
+                                  dp_shards_on_device(shards), stream, result, &known);
+    if (status != DP_OK) return status;
+    return known == NULL ? sync_on_host(shards) : sync_device(shards, stream, known);
 }
