@@ -88,12 +88,14 @@ static uint64_t lives_until(const dp_health_t *health, const dp_health_peer_t *p
 }
 
 /* When it has sent no message for too long, if its process lives then. A rank that is silent as
- * well is lost for that, later: all its neighbours are to report one cause. */
+ * well is lost for that, later: all its neighbours are to report one cause. So it is where this
+ * rank had no core at that time and looked only afterwards. */
 static uint64_t mute_deadline(const dp_health_t *health, const dp_health_peer_t *peer)
 {
     const uint64_t due_ns = peer->message_ns + health->start_ns;
+    const uint64_t until_ns = lives_until(health, peer);
 
-    return due_ns < lives_until(health, peer) ? due_ns : UINT64_MAX;
+    return due_ns < until_ns && health->asked_ns < until_ns ? due_ns : UINT64_MAX;
 }
 
 /* Whether its silence is to be warned of, now or later. */
@@ -152,6 +154,7 @@ int dp_health_resume(dp_health_t *health, uint64_t now_ns)
 
 int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out)
 {
+    health->asked_ns = now_ns;
     for (int i = 0; i < health->count; i++) {
         dp_health_peer_t *peer = &health->peers[i];
         const uint64_t silent_ns = now_ns > peer->heard_ns ? now_ns - peer->heard_ns : 0;
@@ -165,8 +168,7 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
             out->silent_ns = silence_limit(health, peer);
             return 1;
         }
-        if (health->timeout_ns > 0 && now_ns >= mute_deadline(health, peer) &&
-            now_ns < lives_until(health, peer)) {
+        if (health->timeout_ns > 0 && now_ns >= mute_deadline(health, peer)) {
             peer->is_gone = 1;
             out->kind = DP_HEALTH_MUTE;
             out->silent_ns = health->start_ns;

@@ -43,6 +43,7 @@ typedef struct dp_health {
     uint64_t timeout_ns; /* 0: silence is never death */
     uint64_t start_ns;   /* the same before a rank has spoken: it may still be starting */
     uint64_t due_ns;     /* when the owner said it would look again at the latest */
+    uint64_t asked_ns;   /* when dp_health_next() was last asked */
 } dp_health_t;
 
 typedef enum dp_health_kind {

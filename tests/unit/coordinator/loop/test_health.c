@@ -215,6 +215,32 @@ static void rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence(
     assert_int_equal(lost_ns, last_ns + TIMEOUT);
 }
 
+/* Its last sign of life comes in time for it to be mute, and this rank has no core until that sign
+ * is too old. The deadline was the one that had passed, and the loop did not sleep for two seconds.
+ */
+static void rank_that_is_mute_and_silent_at_a_late_look_is_waited_for_asleep(void **state)
+{
+    const uint64_t limit_ns = 30 * TIMEOUT;
+    const uint64_t last_ns = START + limit_ns - DP_HEALTH_SUSPECT_NS + 20 * MS;
+    uint64_t lost_ns = 0;
+    int rank = -1;
+
+    (void)state;
+    for (uint64_t now_ns = START; now_ns <= last_ns + TIMEOUT; now_ns += 10 * MS) {
+        int kind;
+
+        if (now_ns >= START + limit_ns && now_ns <= START + limit_ns + 20 * MS) continue;
+        dp_health_heard(&health, 9, now_ns);
+        if (now_ns <= last_ns) dp_health_alive(&health, 4, now_ns);
+        kind = at(now_ns, &rank);
+        assert_int_not_equal(kind, DP_HEALTH_MUTE);
+        if (kind == DP_HEALTH_LOST) lost_ns = now_ns;
+        assert_true(dp_health_deadline(&health) > now_ns); /* nothing is left to do now */
+    }
+    assert_int_equal(rank, 4);
+    assert_int_equal(lost_ns, last_ns + TIMEOUT);
+}
+
 /* It was only away for a moment. */
 static void rank_that_sends_no_message_is_mute_once_it_is_heard_again(void **state)
 {
@@ -333,6 +359,7 @@ int main(void)
         CASE(sign_of_life_without_a_message_counts_from_when_it_was_seen),
         CASE(rank_that_lives_and_sends_no_message_is_mute_in_the_end),
         CASE(rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence),
+        CASE(rank_that_is_mute_and_silent_at_a_late_look_is_waited_for_asleep),
         CASE(rank_that_sends_no_message_is_mute_once_it_is_heard_again),
         CASE(rank_that_never_spoke_may_still_be_starting),
         CASE(lost_rank_is_left_alone),
