@@ -59,7 +59,7 @@ void dp_supervisor_output_drained(void *context)
 }
 
 /* A rank of it may live on for a moment: its node ends it. */
-static void on_node_lost(void *context, int node, uint64_t at_ns, const char *why)
+static void on_node_lost(void *context, int node, const dp_fleet_loss_t *loss)
 {
     dp_supervisor_t *supervisor = context;
     dp_fleet_node_view_t view;
@@ -73,14 +73,16 @@ static void on_node_lost(void *context, int node, uint64_t at_ns, const char *wh
         dp_job_output_feed(supervisor->output, i, 2, NULL, 0);
         if (rank->has_ended) continue;
         rank->has_ended = 1;
-        rank->lost = why;
+        rank->lost = loss->why;
+        rank->lost_ns = dp_now_ns();
+        rank->has_only_stalled = loss->kernel_answered;
         rank->status = SIGKILL;
-        rank->end_ns = at_ns;
+        rank->end_ns = loss->at_ns;
         dp_rank_describe(rank, how, sizeof(how));
         dp_rendezvous_rank_ended(supervisor->rendezvous, i, how);
     }
     if (supervisor->outcome == DP_OUTCOME_NONE || supervisor->outcome == DP_OUTCOME_FAILED) {
-        dp_job_output_say(supervisor->output, "lost node %s: %s", view.name, why);
+        dp_job_output_say(supervisor->output, "lost node %s: %s", view.name, loss->why);
     }
     dp_supervisor_fail(supervisor);
 }

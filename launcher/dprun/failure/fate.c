@@ -61,10 +61,30 @@ static int is_candidate(const dp_fate_t *fate, const dp_rank_fate_t *rank)
     return dp_rank_failed(rank) && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
 }
 
+/* Whether its node, whose kernel answered, may have been short of cores while another one was
+ * really gone. That one's silence began before this one was given up: what comes later may follow
+ * from the end of the job. */
+static int gives_way(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    if (rank->lost == NULL || !rank->has_only_stalled) return 0;
+    for (int i = 0; i < fate->size; i++) {
+        const dp_rank_fate_t *other = &fate->ranks[i];
+
+        if (other->lost != NULL && !other->has_only_stalled && other->end_ns <= rank->lost_ns)
+            return 1;
+    }
+    return 0;
+}
+
 static int end_severity(const dp_rank_fate_t *rank)
 {
     if (rank->start_error != 0 || rank->lost != NULL) return 2;
     return WIFSIGNALED(rank->status) ? 1 : 0;
+}
+
+static int may_be_first(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    return is_candidate(fate, rank) && !gives_way(fate, rank);
 }
 
 /* The first to fail, without asking whom it blames. */
@@ -75,14 +95,14 @@ static int first_failed(const dp_fate_t *fate, int *doubt)
 
     *doubt = -1;
     for (int i = 0; i < fate->size; i++) {
-        if (!is_candidate(fate, &fate->ranks[i])) continue;
+        if (!may_be_first(fate, &fate->ranks[i])) continue;
         if (fate->ranks[i].end_ns < first_ns) first_ns = fate->ranks[i].end_ns;
     }
     for (int i = 0; i < fate->size; i++) {
         const dp_rank_fate_t *rank = &fate->ranks[i];
         const dp_rank_fate_t *best = found < 0 ? NULL : &fate->ranks[found];
 
-        if (!is_candidate(fate, rank) || rank->end_ns - first_ns > SAME_TIME_NS) continue;
+        if (!may_be_first(fate, rank) || rank->end_ns - first_ns > SAME_TIME_NS) continue;
         if (best == NULL || end_severity(rank) > end_severity(best) ||
             (end_severity(rank) == end_severity(best) && rank->end_ns < best->end_ns)) {
             found = i;
@@ -94,7 +114,7 @@ static int first_failed(const dp_fate_t *fate, int *doubt)
         uint64_t apart =
             rank->end_ns > best->end_ns ? rank->end_ns - best->end_ns : best->end_ns - rank->end_ns;
 
-        if (i == found || !is_candidate(fate, rank) || rank->blames == found) continue;
+        if (i == found || !may_be_first(fate, rank) || rank->blames == found) continue;
         if (rank->lost != NULL && rank->lost == best->lost) continue; /* with the same node */
         if (end_severity(rank) == end_severity(best) ? apart <= TIE_NS
                                                      : rank->end_ns < best->end_ns) {

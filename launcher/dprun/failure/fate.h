@@ -19,7 +19,9 @@ typedef struct dp_rank_fate {
     int local;        /* its number there */
     int64_t clock_ns; /* what its machine's clock is ahead of dprun's, whose times stand below */
     const char *lost; /* it ended, as far as anybody knows, with its machine: why; borrowed; NULL */
-    int pid;          /* 0: never started */
+    uint64_t lost_ns; /* when dprun gave that machine up; since when it was silent: end_ns */
+    int has_only_stalled; /* that machine's kernel still answered then */
+    int pid;              /* 0: never started */
     int has_ended;
     int status;      /* as from wait() */
     int start_error; /* errno: it could not be started; 0 */
@@ -70,7 +72,9 @@ typedef struct dp_verdict {
  * exited, and reported another one as the culprit, and that one has indeed ended or stands stopped,
  * then that one is the cause: it may have left early with code 0, or been stopped, and not failed
  * at all. So it is where its node was lost, also when dprun noticed that last. One that others
- * waited for in vain, and that blames nobody, is the cause also where it lives.
+ * waited for in vain, and that blames nobody, is the cause also where it lives. A node whose kernel
+ * answered when it was given up may only have had no core; it gives way to one with which nothing
+ * was exchanged any more, if that began before.
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
 

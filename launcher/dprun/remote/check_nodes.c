@@ -37,13 +37,12 @@ static void on_output(void *context, int rank, int stream, const char *data, siz
     (void)bytes;
 }
 
-static void on_lost(void *context, int node, uint64_t at_ns, const char *why)
+static void on_lost(void *context, int node, const dp_fleet_loss_t *loss)
 {
     check_t *check = context;
 
     (void)node;
-    (void)at_ns;
-    fprintf(stderr, "dprun: a node was lost: %s\n", why);
+    fprintf(stderr, "dprun: a node was lost: %s\n", loss->why);
     check->failed++;
 }
 

@@ -72,8 +72,11 @@ void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why)
     node->stage = DP_FLEET_LOST;
     snprintf(node->why, sizeof(node->why), "%s", why);
     if (had_started) {
-        fleet->events.lost(fleet->events.context, node->index,
-                           node->silent_ns != 0 ? node->silent_ns : dp_now_ns(), node->why);
+        const dp_fleet_loss_t loss = {.at_ns = node->silent_ns != 0 ? node->silent_ns : dp_now_ns(),
+                                      .kernel_answered = node->kernel_answered,
+                                      .why = node->why};
+
+        fleet->events.lost(fleet->events.context, node->index, &loss);
         check_gone(fleet);
         return;
     }
@@ -346,6 +349,8 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
         node->is_suspected ? dp_link_frame_ns(node->link) : dp_link_heard_ns(node->link, now_ns);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);
     if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
+    node->kernel_answered =
+        now_ns < dp_link_packet_ns(node->link, now_ns) + DP_REMOTE_SILENCE_NS / 2;
     lose_silent(node, heard_ns, "no sign of life", now_ns);
 }
 

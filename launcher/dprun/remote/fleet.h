@@ -18,12 +18,17 @@
 
 typedef struct dp_fleet dp_fleet_t;
 
+typedef struct dp_fleet_loss {
+    uint64_t at_ns;      /* when the node was still there, as far as is known */
+    int kernel_answered; /* it was silent, but its kernel still confirmed what this side sent */
+    const char *why;     /* stays as long as the fleet */
+} dp_fleet_loss_t;
+
 typedef struct dp_fleet_events {
     void (*message)(void *context, dp_message_t *message); /* of an agent; all but ALL_GONE */
     void (*output)(void *context, int rank, int stream, const char *data,
-                   size_t bytes); /* 0: end */
-    /* With all its ranks; at_ns: when it was still there, as far as is known. why stays. */
-    void (*lost)(void *context, int node, uint64_t at_ns, const char *why);
+                   size_t bytes);                                       /* 0: end */
+    void (*lost)(void *context, int node, const dp_fleet_loss_t *loss); /* with all its ranks */
     void (*refused)(void *context, int exit_code); /* nothing was started; lines have told why */
     void (*gone)(void *context, int left);         /* no rank is left on any node */
     void (*signalled)(void *context, int number);  /* a node was told to end */

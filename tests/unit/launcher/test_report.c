@@ -233,6 +233,46 @@ static void fate_a_node_lost_late_is_the_cause(void **state)
     dp_fate_fini(&fate);
 }
 
+static void loses_node(dp_fate_t *fate, int rank, uint64_t silent_ms, uint64_t lost_ms,
+                       int kernel_answered)
+{
+    ended(fate, rank, silent_ms, SIGKILL);
+    fate->ranks[rank].lost = "no sign of life for 2.5 s";
+    fate->ranks[rank].lost_ns = fate->start_ns + lost_ms * MS;
+    fate->ranks[rank].has_only_stalled = kernel_answered;
+}
+
+/* On a machine with too few cores a second one had none for a while: its silence began before that
+ * of the one that was cut off. */
+static void fate_a_node_without_cores_is_no_cause_beside_one_that_is_cut_off(void **state)
+{
+    for (int order = 0; order < 2; order++) {
+        dp_fate_t fate;
+
+        (void)state;
+        assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+        loses_node(&fate, order == 0 ? 1 : 2, 1000, 3500, 1);
+        assert_int_equal(cause_of(&fate, -1), order == 0 ? 1 : 2); /* the only one so far */
+        loses_node(&fate, order == 0 ? 2 : 1, 1300, 3600, 0);
+        assert_int_equal(cause_of(&fate, -1), order == 0 ? 2 : 1);
+        dp_fate_fini(&fate);
+    }
+}
+
+static void fate_a_frozen_node_stays_the_cause_when_another_one_goes_later(void **state)
+{
+    dp_fate_t fate;
+
+    (void)state;
+    assert_int_equal(dp_fate_init(&fate, SIZE, 1000 * MS), 0);
+    loses_node(&fate, 1, 1000, 3500, 1);
+    loses_node(&fate, 2, 3600, 3600, 0); /* its ssh ended */
+    assert_int_equal(cause_of(&fate, -1), 1);
+    loses_node(&fate, 3, 900, 3500, 1); /* equal signs: the earlier one */
+    assert_int_equal(cause_of(&fate, -1), 3);
+    dp_fate_fini(&fate);
+}
+
 static void fate_a_living_rank_is_not_blamed_on_hearsay(void **state)
 {
     dp_fate_t fate;
@@ -621,6 +661,8 @@ int main(void)
         cmocka_unit_test(fate_follows_the_word_of_the_ranks_that_lost_a_peer),
         cmocka_unit_test(fate_a_culprit_may_be_seen_to_end_last),
         cmocka_unit_test(fate_a_node_lost_late_is_the_cause),
+        cmocka_unit_test(fate_a_node_without_cores_is_no_cause_beside_one_that_is_cut_off),
+        cmocka_unit_test(fate_a_frozen_node_stays_the_cause_when_another_one_goes_later),
         cmocka_unit_test(fate_a_living_rank_is_not_blamed_on_hearsay),
         cmocka_unit_test(report_tells_an_out_of_memory_kill),
         cmocka_unit_test(report_names_a_stopped_rank_and_an_early_leaver),
