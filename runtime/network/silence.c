@@ -9,6 +9,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44 /* headers before Linux 6.15 */
+#endif
+
 int dp_silence_read_counters(int fd, dp_silence_counters_t *out)
 {
     struct tcp_info info;
@@ -20,11 +24,21 @@ int dp_silence_read_counters(int fd, dp_silence_counters_t *out)
         .packet_age_ns = 1000000ull * dp_min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv),
         .received_bytes = info.tcpi_bytes_received,
         .acked_bytes = info.tcpi_bytes_acked,
+        .packets = info.tcpi_segs_in,
         .data_packets = info.tcpi_data_segs_in,
         .out_of_order = info.tcpi_rcv_ooopack,
         .resent = info.tcpi_total_retrans,
     };
     return 1;
+}
+
+void dp_silence_repeat_often(int fd)
+{
+    const int on = 1;
+    const int most_ms = 1000; /* the least that the kernel takes */
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &most_ms, sizeof(most_ms));
 }
 
 void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns)
@@ -41,6 +55,12 @@ void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns)
         silence->survived_ns[0] = now_ns;
     }
     silence->beat_ns = now_ns;
+    silence->stood_ns = 0;
+}
+
+void dp_silence_stood_still(dp_silence_t *silence, uint64_t for_ns)
+{
+    silence->stood_ns += for_ns;
 }
 
 int dp_silence_is_bad(const dp_silence_t *silence, uint64_t now_ns)
@@ -59,17 +79,35 @@ static int shows_loss(const dp_silence_counters_t *last, const dp_silence_counte
     return now->resent != last->resent || now->out_of_order != last->out_of_order || came_again;
 }
 
+/* The kernel tells the age of the last packet that was of use to it. One that repeats what has come
+ * already, as its confirmation was lost, is only counted. */
+static void note_packets(dp_silence_t *silence, const dp_silence_counters_t *counters,
+                         uint64_t now_ns)
+{
+    const uint64_t useful_ns =
+        now_ns > counters->packet_age_ns ? now_ns - counters->packet_age_ns : 0;
+
+    silence->packet_ns = dp_max(silence->packet_ns, useful_ns);
+    if (counters->packets != silence->last.packets)
+        silence->packet_ns = dp_max(silence->packet_ns, silence->look_ns);
+    silence->look_ns = now_ns;
+}
+
 uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
                          uint64_t now_ns)
 {
-    const uint64_t packet_ns =
-        now_ns > counters->packet_age_ns ? now_ns - counters->packet_age_ns : 0;
+    uint64_t sign_ns;
     int is_lossy;
 
+    note_packets(silence, counters, now_ns);
     if (shows_loss(&silence->last, counters)) silence->loss_ns = now_ns;
     silence->last = *counters;
     if (silence->beat_ns == 0) return 0;
     is_lossy = silence->loss_ns != 0 && now_ns - silence->loss_ns < silence->timeout_ns &&
                now_ns - silence->beat_ns < DP_SILENCE_PATIENCE * silence->timeout_ns;
-    return is_lossy ? dp_max(silence->beat_ns, packet_ns) : silence->beat_ns;
+    sign_ns = is_lossy ? dp_max(silence->beat_ns, silence->packet_ns) : silence->beat_ns;
+    sign_ns = dp_min(sign_ns + silence->stood_ns, now_ns);
+    if (dp_silence_is_bad(silence, now_ns) && sign_ns < now_ns)
+        sign_ns = now_ns - (now_ns - sign_ns) / DP_SILENCE_PATIENCE;
+    return sign_ns;
 }

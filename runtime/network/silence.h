@@ -17,6 +17,10 @@
  *
  * So a link that loses a third of all packets is not taken for a death, and a frozen process behind
  * a good link is found as soon as one whose machine lost its power.
+ *
+ * Such a link may also carry nothing at all for longer than the timeout, by chance. Once it is
+ * known to be bad, silence on it counts for a DP_SILENCE_PATIENCE-th only, so a machine that dies
+ * behind it is found after DP_SILENCE_PATIENCE timeouts.
  */
 #ifndef DP_NETWORK_SILENCE_H
 #define DP_NETWORK_SILENCE_H
@@ -32,6 +36,7 @@ typedef struct dp_silence_counters {
     uint64_t packet_age_ns;
     uint64_t received_bytes; /* handed on in order */
     uint64_t acked_bytes;    /* sent by this side, and the other end has them */
+    uint32_t packets;        /* that came, those too that the kernel threw away at once */
     uint32_t data_packets;   /* that came and carried something, repeated ones too */
     uint32_t out_of_order;   /* that came before one that was lost */
     uint32_t resent;         /* by this side */
@@ -40,7 +45,10 @@ typedef struct dp_silence_counters {
 typedef struct dp_silence {
     uint64_t timeout_ns; /* of the owner: after so long it is given up; 0: never */
     uint64_t beat_ns;    /* when the last beat came; 0: none yet, the line may still be opening */
+    uint64_t stood_ns;   /* for how long this side has stood still since then */
     uint64_t loss_ns;    /* when a packet was last seen to have been lost; 0: never */
+    uint64_t look_ns;    /* of the last look; 0: none yet */
+    uint64_t packet_ns;  /* when a packet last came, or a look before that */
     dp_silence_counters_t last;
     uint64_t survived_ns[DP_SILENCE_LOSSES]; /* when a beat followed a loss, the latest first */
 } dp_silence_t;
@@ -48,9 +56,18 @@ typedef struct dp_silence {
 /* Reads them of a connected socket. 0: the kernel does not tell. */
 int dp_silence_read_counters(int fd, dp_silence_counters_t *out);
 
+/* Has the kernel repeat what was lost at even intervals and at least once a second, as far as it
+ * can (the latter since Linux 6.15). Else the pause doubles each time, and is soon longer than the
+ * silence that is a death. */
+void dp_silence_repeat_often(int fd);
+
 void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns);
 void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns);
-/* Notes the counters of now; returns when the other end last gave a sign of life, 0: never. */
+/* This side had no core for so long: that is no silence of the other one, which may have had none
+ * either, and whose beats may not have been read yet. */
+void dp_silence_stood_still(dp_silence_t *silence, uint64_t for_ns);
+/* Notes the counters of now; returns when the other end last gave a sign of life, 0: never. On a
+ * bad link a later time, by which the silence is as long as it counts. */
 uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
                          uint64_t now_ns);
 

@@ -35,7 +35,7 @@ void dp_line_set_options(int fd, uint64_t timeout_ns)
     const unsigned user_timeout_ms = (unsigned)dp_min(limit_ms, (uint64_t)INT32_MAX);
 
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+    dp_silence_repeat_often(fd);
     (void)setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
     if (timeout_ns == 0) return;
     /* The kernel's own limits stand behind those of silence.h, for a rank that does not look

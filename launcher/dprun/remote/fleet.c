@@ -15,7 +15,8 @@
 #include "runtime/base/local_socket.h"
 
 #define RENDEZVOUS_NS UINT64_C(1000000000)
-#define LOOKS_PER_BEAT 5 /* silence is noticed within 100 ms */
+#define LOOKS_PER_BEAT 5
+#define LOOK_NS (DP_REMOTE_BEAT_NS / LOOKS_PER_BEAT) /* silence is noticed within 100 ms */
 #define CREDIT_PIECE (DP_REMOTE_CREDIT / 4)
 
 void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...)
@@ -351,7 +352,16 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
     if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
     node->kernel_answered =
         now_ns < dp_link_packet_ns(node->link, now_ns) + DP_REMOTE_SILENCE_NS / 2;
-    lose_silent(node, heard_ns, "no sign of life", now_ns);
+    /* On a bad link heard_ns is later than what was heard. */
+    lose_silent(node, dp_max(dp_link_frame_ns(node->link), node->fleet->awake_ns),
+                "no sign of life", now_ns);
+}
+
+static void note_standstill(dp_fleet_t *fleet, uint64_t for_ns)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].link != NULL) dp_link_stood_still(fleet->list[i].link, for_ns);
+    }
 }
 
 static void on_beat(evutil_socket_t fd, short what, void *context)
@@ -363,7 +373,11 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
     (void)fd;
     (void)what;
     /* This process was stopped, or had no core: what was sent meanwhile has not been read yet. */
-    if (now_ns > fleet->beat_ns + DP_FLEET_STOOD_STILL_NS) fleet->awake_ns = now_ns;
+    if (now_ns > fleet->beat_ns + DP_FLEET_STOOD_STILL_NS) {
+        fleet->awake_ns = now_ns;
+    } else if (now_ns > fleet->beat_ns + 2 * LOOK_NS) { /* perhaps again and again */
+        note_standstill(fleet, now_ns - fleet->beat_ns - LOOK_NS);
+    }
     fleet->beat_ns = now_ns;
     fleet->beats++;
     for (int i = 0; i < fleet->count; i++) {
@@ -375,7 +389,7 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
 
 int dp_fleet_beat_start(dp_fleet_t *fleet)
 {
-    const struct timeval period = {0, DP_REMOTE_BEAT_NS / LOOKS_PER_BEAT / 1000};
+    const struct timeval period = {0, LOOK_NS / 1000};
 
     fleet->beat_ns = fleet->awake_ns = dp_now_ns();
     fleet->beat = event_new(fleet->base, -1, EV_PERSIST, on_beat, fleet);

@@ -342,9 +342,7 @@ static void watch_peer(int fd, int silence_ms)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof(seconds));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-    /* On a lossy link the pause between two repetitions would double each time, and soon be longer
-     * than the silence that is a death. */
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
+    dp_silence_repeat_often(fd);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
@@ -418,17 +416,23 @@ uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns)
     return dp_silence_look(&link->silence, &counters, now_ns);
 }
 
+void dp_link_stood_still(dp_link_t *link, uint64_t for_ns)
+{
+    dp_silence_stood_still(&link->silence, for_ns);
+}
+
 uint64_t dp_link_frame_ns(const dp_link_t *link)
 {
     return link->silence.beat_ns;
 }
 
-uint64_t dp_link_packet_ns(const dp_link_t *link, uint64_t now_ns)
+uint64_t dp_link_packet_ns(dp_link_t *link, uint64_t now_ns)
 {
     dp_silence_counters_t counters;
 
     if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters)) return now_ns;
-    return now_ns > counters.packet_age_ns ? now_ns - counters.packet_age_ns : 0;
+    (void)dp_silence_look(&link->silence, &counters, now_ns);
+    return link->silence.packet_ns;
 }
 
 uint64_t dp_link_acked_bytes(const dp_link_t *link)

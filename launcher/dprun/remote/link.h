@@ -59,11 +59,13 @@ void dp_link_flush(dp_link_t *link);
  * its latest packet where packets are lost on the way (silence.h). For the owner to ask once per
  * beat. */
 uint64_t dp_link_heard_ns(dp_link_t *link, uint64_t now_ns);
+/* The owner had no core for so long, which is no silence of the other end. */
+void dp_link_stood_still(dp_link_t *link, uint64_t for_ns);
 /* When its latest frame came, whatever packets came since. */
 uint64_t dp_link_frame_ns(const dp_link_t *link);
 
 /* When its latest packet came, of whatever kind. */
-uint64_t dp_link_packet_ns(const dp_link_t *link, uint64_t now_ns);
+uint64_t dp_link_packet_ns(dp_link_t *link, uint64_t now_ns);
 /* Bytes of this side that the other end's kernel has; grows while packets go there and back. */
 uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */

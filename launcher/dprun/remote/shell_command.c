@@ -76,7 +76,7 @@ static void add_options(builder_t *builder, const dp_ssh_config_t *config, int i
     if (!config->has_timeout) add_option(builder, "ConnectTimeout=10");
     if (!config->has_alive) {
         add_option(builder, "ServerAliveInterval=2");
-        add_option(builder, "ServerAliveCountMax=3");
+        add_option(builder, "ServerAliveCountMax=15");
     }
     add_option(builder, "ClearAllForwardings=yes");
     /* Its default exchange takes 100 ms of a core for each host, this one 16. */

@@ -245,8 +245,10 @@ static void on_beat(evutil_socket_t fd, short what, void *context)
     (void)fd;
     (void)what;
     look_for_deafness(station, now_ns);
-    if (station->link == NULL || station->is_paused) return;
-    if (now_ns < dp_link_heard_ns(station->link, now_ns) + DP_REMOTE_LEASE_NS) return;
+    if (station->link == NULL) return;
+    (void)dp_link_heard_ns(station->link, now_ns); /* notes losses */
+    /* Frames alone: dprun has given this node up long before, on a bad link, too. */
+    if (station->is_paused || now_ns < dp_link_frame_ns(station->link) + DP_REMOTE_LEASE_NS) return;
     report_to_stderr("dprun is silent: ending this node's ranks");
     dp_station_end(station, 1);
 }

@@ -8,7 +8,8 @@
  *
  *     nothing of this side is under way       the frame DEAF leaves at once
  *     unconfirmed bytes hold the frame up     a line on standard error, which ssh or srun carry
- *     and there is no ssh or srun (--node)    after DP_REMOTE_SILENCE_NS the connection is reset
+ *     and there is no ssh or srun (--node)    after DP_REMOTE_SILENCE_NS the connection is reset,
+ * on a bad link after DP_SILENCE_PATIENCE times as long
  *
  * dprun asks once more before it believes it (fleet_deaf.c). The node's own ranks go on until the
  * lease ends.
@@ -16,6 +17,7 @@
 #include <stdio.h>
 
 #include "launcher/dprun/remote/station_internal.h"
+#include "runtime/network/silence.h"
 
 #define STOOD_STILL_NS UINT64_C(1500000000)
 
@@ -42,7 +44,9 @@ dp_station_deaf_t dp_station_deaf_look(dp_station_t *station, uint64_t now_ns, u
         say_deaf(station); /* at each beat: dprun may not have been able to judge it */
         if (station->options->has_lifeline || !dp_link_is_in_flight(station->link))
             return DP_STATION_HEARS;
-        limit_ns = DP_REMOTE_SILENCE_NS;
+        limit_ns = dp_link_is_bad(station->link, now_ns)
+                       ? DP_SILENCE_PATIENCE * DP_REMOTE_SILENCE_NS
+                       : DP_REMOTE_SILENCE_NS;
     }
     if (now_ns >= heard_ns + limit_ns) return DP_STATION_MUST_RESET;
     *rest_ns = heard_ns + limit_ns - now_ns;

@@ -172,7 +172,7 @@ static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
     assert_int_equal(dp_shell_command_ssh(&command, "ssh", &both, "a", "/d", 0, &error), DP_OK);
     assert_false(has_argument(&command, "ConnectTimeout=10"));
     assert_false(has_argument(&command, "ServerAliveInterval=2"));
-    assert_false(has_argument(&command, "ServerAliveCountMax=3"));
+    assert_false(has_argument(&command, "ServerAliveCountMax=15"));
     assert_true(has_argument(&command, "BatchMode=yes"));
 }
 

@@ -67,6 +67,19 @@ static void silence_on_a_lossy_link_counts_from_the_last_packet(void **state)
     }
 }
 
+/* It repeats what has come, as each confirmation is lost: the kernel throws that away, and calls
+ * its last packet an old one. */
+static void silence_on_a_lossy_link_counts_from_a_packet_that_came_again(void **state)
+{
+    (void)state;
+    for (uint64_t at_ns = START + BEAT; at_ns <= START + 2 * TIMEOUT; at_ns += BEAT) {
+        counters.packet_age_ns = at_ns - START;
+        counters.packets++;
+        counters.data_packets++;
+        assert_true(dp_silence_look(&silence, &counters, at_ns) >= at_ns - BEAT);
+    }
+}
+
 static void silence_on_a_lossy_link_is_not_forgiven_for_ever(void **state)
 {
     (void)state;
@@ -88,6 +101,19 @@ static void silence_forgets_a_loss_of_long_ago(void **state)
     counters.resent++;
     (void)dp_silence_look(&silence, &counters, START + BEAT);
     assert_int_equal(sign_after(TIMEOUT + 2 * BEAT, BEAT, NULL), 0);
+}
+
+/* On a machine with too few cores both sides go without one now and then. */
+static void silence_does_not_count_while_this_side_stood_still(void **state)
+{
+    (void)state;
+    dp_silence_stood_still(&silence, 4 * BEAT);
+    dp_silence_stood_still(&silence, 3 * BEAT);
+    assert_int_equal(sign_after(TIMEOUT, BEAT, NULL), 7 * BEAT);
+    dp_silence_stood_still(&silence, 10 * TIMEOUT); /* but it never lies ahead */
+    assert_int_equal(sign_after(TIMEOUT, BEAT, NULL), TIMEOUT);
+    dp_silence_beat(&silence, START + TIMEOUT);
+    assert_int_equal(sign_after(2 * TIMEOUT, BEAT, NULL), TIMEOUT);
 }
 
 static void silence_before_the_first_beat_says_nothing(void **state)
@@ -129,6 +155,41 @@ static void silence_a_link_is_not_bad_that_is_cut(void **state)
     assert_false(dp_silence_is_bad(&silence, START + 20 * BEAT));
 }
 
+/* Losses that were survived, the last beat at START. */
+static void become_bad(void)
+{
+    for (uint64_t i = DP_SILENCE_LOSSES; i > 0; i--)
+        lose_one(START + BEAT - i * 3 * BEAT, 2 * BEAT);
+    assert_true(dp_silence_is_bad(&silence, START));
+}
+
+/* Nothing comes for longer than the timeout, as each of the repeated packets is lost by chance. */
+static void silence_on_a_bad_link_counts_for_a_third(void **state)
+{
+    const uint64_t end_ns = DP_SILENCE_PATIENCE * TIMEOUT;
+
+    (void)state;
+    become_bad();
+    for (uint64_t silent_ns = TIMEOUT; silent_ns < end_ns; silent_ns += 2 * BEAT) {
+        setup(state);
+        become_bad();
+        assert_true(sign_after(silent_ns, 0, &counters.resent) > (int64_t)(silent_ns - TIMEOUT));
+    }
+    setup(state);
+    become_bad();
+    assert_true(sign_after(end_ns, 0, &counters.resent) <= (int64_t)(end_ns - TIMEOUT));
+}
+
+/* It is no longer forgiven than for lost packets. */
+static void silence_of_a_frozen_process_behind_a_bad_link_ends_with_the_patience(void **state)
+{
+    const uint64_t end_ns = DP_SILENCE_PATIENCE * TIMEOUT;
+
+    (void)state;
+    become_bad();
+    assert_true(sign_after(end_ns, BEAT, &counters.resent) <= (int64_t)(end_ns - TIMEOUT));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,12 +197,17 @@ int main(void)
         cmocka_unit_test_setup(silence_of_a_process_whose_kernel_answers_counts_from_its_beat,
                                setup),
         cmocka_unit_test_setup(silence_on_a_lossy_link_counts_from_the_last_packet, setup),
+        cmocka_unit_test_setup(silence_on_a_lossy_link_counts_from_a_packet_that_came_again, setup),
         cmocka_unit_test_setup(silence_on_a_lossy_link_is_not_forgiven_for_ever, setup),
         cmocka_unit_test_setup(silence_ends_with_a_beat, setup),
         cmocka_unit_test_setup(silence_forgets_a_loss_of_long_ago, setup),
+        cmocka_unit_test_setup(silence_does_not_count_while_this_side_stood_still, setup),
         cmocka_unit_test_setup(silence_before_the_first_beat_says_nothing, setup),
         cmocka_unit_test_setup(silence_a_link_is_bad_that_survived_three_losses, setup),
         cmocka_unit_test_setup(silence_a_link_is_not_bad_that_is_cut, setup),
+        cmocka_unit_test_setup(silence_on_a_bad_link_counts_for_a_third, setup),
+        cmocka_unit_test_setup(silence_of_a_frozen_process_behind_a_bad_link_ends_with_the_patience,
+                               setup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
