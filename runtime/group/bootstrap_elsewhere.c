@@ -168,7 +168,7 @@ static dp_status_t serve_port(elsewhere_t *self, const dp_place_t *place, int po
     if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
     dp_place_format(place, self->beacon.port, where, sizeof(where));
     dp_log_info(&self->log, "rendezvous: listens %s%s%s %s", where, place->count == 0 ? ": " : "",
-                place->count == 0 ? self->starter.host : "", place->why);
+                place->count == 0 ? place->name : "", place->why);
     return start_server(self, listeners, count, error);
 }
 
@@ -278,6 +278,16 @@ static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_
 
 /* ---- Four ways ------------------------------------------------------------------------------ */
 
+/* A name of this machine by which the others reach it, if there is any: Slurm has one for each
+ * node. A program with a store has often met before at MASTER_ADDR, which leads to rank 0 then, or
+ * to another machine and is of no use. */
+static const char *own_name(const elsewhere_t *self)
+{
+    const char *name = dp_environment(self->store != NULL ? "MASTER_ADDR" : "SLURMD_NODENAME");
+
+    return name == NULL ? "" : name;
+}
+
 /* Rank 0: serves, and says in `text` where, for a key-value space that the job alone can read. */
 static dp_status_t serve_by_text(elsewhere_t *self, char *text, size_t room, dp_error_t *error)
 {
@@ -288,7 +298,7 @@ static dp_status_t serve_by_text(elsewhere_t *self, char *text, size_t room, dp_
     if (self->starter.is_one_node) {
         status = serve_here(self, error);
     } else {
-        dp_place_find("", self->interface, &place);
+        dp_place_find_own(own_name(self), self->interface, &place);
         status = serve_port(self, &place, 0, error);
         add_own_addresses(&self->beacon, &place);
     }

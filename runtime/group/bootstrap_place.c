@@ -50,7 +50,7 @@ void dp_place_choose(const dp_place_facts_t *facts, dp_place_t *place)
 {
     int named;
 
-    *place = (dp_place_t){.count = 0, .why = ""};
+    *place = (dp_place_t){.count = 0, .name = "", .why = ""};
     if (facts->is_local_name) {
         add_named_loopback(facts, place);
         return;
@@ -97,7 +97,23 @@ void dp_place_find(const char *host, const char *interface, dp_place_t *place)
         facts.interface_count = dp_interface_list(on_interface, DP_INTERFACE_ADDRESSES, interface);
     }
     dp_place_choose(&facts, place);
-    if (host[0] == '\0') place->why = "comes with every address";
+    place->name = host;
+    if (host[0] == '\0') {
+        place->name = "no name of this machine is known";
+        place->why = "(DP_NET_INTERFACE names an interface)";
+    }
+}
+
+void dp_place_find_own(const char *name, const char *interface, dp_place_t *place)
+{
+    dp_ip_t loopback;
+
+    if (name[0] == '\0' || interface[0] != '\0' || is_local_name(name)) {
+        dp_place_find("", interface, place);
+        return;
+    }
+    dp_place_find(name, "", place);
+    if (place->count > 0 && dp_ip_parse("127.0.0.1", &loopback)) add_ip(place, &loopback);
 }
 
 /* ---- Listening ------------------------------------------------------------------------------ */

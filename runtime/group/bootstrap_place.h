@@ -14,6 +14,9 @@
  *     another machine (translated), or
  *     none
  *     is localhost or 127.0.0.1 itself  loopback                   loopback
+ *
+ * Through PMI, or a store of the program's own, rank 0 tells the others its addresses. Then the
+ * name is that of this machine where its surroundings have one: SLURMD_NODENAME, or MASTER_ADDR.
  */
 #ifndef DP_GROUP_BOOTSTRAP_PLACE_H
 #define DP_GROUP_BOOTSTRAP_PLACE_H
@@ -26,7 +29,8 @@
 typedef struct dp_place {
     int count; /* 0: every address */
     dp_ip_t ips[DP_PLACE_MAX];
-    const char *why; /* that it is every address: "leads to no address of this machine" */
+    const char *name; /* by which it was found; borrowed */
+    const char *why;  /* that it is every address: "leads to no address of this machine" */
 } dp_place_t;
 
 /* What dp_place_choose() decides by. Lists are borrowed. */
@@ -46,6 +50,10 @@ void dp_place_choose(const dp_place_facts_t *facts, dp_place_t *place);
  * way, and those on this machine come by loopback. interface: "": any. Waits two seconds for the
  * name at most. */
 void dp_place_find(const char *host, const char *interface, dp_place_t *place);
+
+/* For a rank 0 that tells the others where it is: its addresses of this name, if any leads to it
+ * from elsewhere, and loopback for the ranks beside it; else as with "" above. name: "": none. */
+void dp_place_find_own(const char *name, const char *interface, dp_place_t *place);
 
 /* Listens at one port (0: any that is free) of all these addresses. listeners are returned.
  * DP_ERR_BUSY: the port is taken at one of them; DP_ERR_SYSTEM. */

@@ -47,9 +47,10 @@ dprun_in_an_allocation() {
 
 srun_alone() {
     (umask 077; head -c 32 /dev/urandom >secret)
-    # PMI-2 carries address and secret.
-    job --mpi=pmi2 "$build/hello" || bad "pmi2: code $?"
+    # PMI-2 carries address and secret. Rank 0 listens where its node's name leads, and for its own node.
+    job --mpi=pmi2 env DP_LOG=info "$build/hello" || bad "pmi2: code $?"
     met 4
+    grep -Eq 'rendezvous: listens on 10\.99\.0\.1, 127\.0\.0\.1, port [0-9]+' err || bad "pmi2: it listens elsewhere"
     # Without it both are given. The first node of a step has rank 0.
     for mpi in none pmix; do
         srun --mpi=list 2>&1 | grep -qw $mpi || { echo "no $mpi in this Slurm"; continue; }

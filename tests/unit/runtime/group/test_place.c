@@ -138,6 +138,30 @@ static void place_a_name_is_looked_up(void **state)
     assert_int_equal(place.count, 0);
 }
 
+static void place_of_a_rank_that_tells_where_it_is(void **state)
+{
+    char host[256] = "";
+    dp_place_t place;
+    dp_place_t named;
+
+    (void)state;
+    dp_place_find_own("", "", &place);
+    assert_int_equal(place.count, 0);
+    dp_place_find_own("localhost", "", &place); /* leads nobody here */
+    assert_int_equal(place.count, 0);
+    dp_place_find_own("192.0.2.1", "", &place);
+    assert_int_equal(place.count, 0);
+    assert_string_equal(place.name, "192.0.2.1");
+    assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
+    dp_place_find(host, "", &named);
+    dp_place_find_own(host, "", &place);
+    assert_int_equal(place.count, named.count == 0 ? 0 : named.count + 1); /* and loopback */
+    dp_place_find_own(host, "lo", &place);
+    assert_true(place.count >= 1);
+    for (int i = 0; i < place.count; i++)
+        assert_true(dp_ip_is_loopback(&place.ips[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +171,7 @@ int main(void)
         cmocka_unit_test(place_localhost_is_loopback),
         cmocka_unit_test(place_is_listened_on_at_one_port),
         cmocka_unit_test(place_a_name_is_looked_up),
+        cmocka_unit_test(place_of_a_rank_that_tells_where_it_is),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
