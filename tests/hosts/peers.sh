@@ -88,8 +88,8 @@ torch=${TORCH_PYTHON:-/usr/bin/python3} horovod=${HOROVOD_PYTHON:-/usr/bin/pytho
 inside_of() { # PART MACHINES...: runs PART of this script on them
     local part=$1 keep=$build:$work python
     shift
-    for python in "$torch" "$horovod"; do # an interpreter may lie in the home directory
-        keep+=:$("$python" -c 'import sys; print(sys.base_prefix)' 2>/dev/null)
+    for python in "$torch" "$horovod"; do # it, and its virtual environment, may lie at home or in /tmp
+        keep+=:$("$python" -c 'import sys; print(sys.base_prefix + ":" + sys.prefix)' 2>/dev/null)
     done
     HOSTS_KEEP=${keep%:} TORCH_PYTHON=$torch HOROVOD_PYTHON=$horovod PEERS_WORK=$work \
         "$hosts" "$@" -- "$self" "$build" --peers "$peers" --starts "$starts" --harms "$harms" --tries "$tries" \
@@ -306,6 +306,7 @@ harm_row() { # PEER KIND
     case $number in
     "0 0") number="nothing" ;;
     "0 "*) number="${number#* } files" ;;
+    *" 0") number="${number% *} processes" ;;
     *) number="${number% *} processes, ${number#* } files" ;;
     esac
     row harm "$peer" "$kind" "$text${text:+; }$number left"
