@@ -4,7 +4,8 @@
 #   soak.sh BUILD [JOBS [SEED [KIND]]]
 #
 # Of each job: dprun ends in time and names what was harmed; afterwards no process, file, shared memory or
-# listening socket of it is left on any machine, those that were cut off included. The seed is printed;
+# listening socket of it is left on any machine, those that were cut off included. dprun and the agents of
+# its nodes that end in order have closed each descriptor they opened (descriptors.c). The seed is printed;
 # the same seed harms the same things. At the end a line for each kind of harm: how many jobs, and
 # milliseconds from the harm to dprun's end and until nothing was left, as median and maximum.
 set -u
@@ -21,6 +22,16 @@ machines=(red green blue) # no words of other messages
 kinds=(rank machine power cut oneway_in oneway_out freeze dprun agent ssh)
 limit=60 # seconds for an end, and for the last process to go; only a hang is slower
 export DP_START_TIMEOUT=20s
+
+# ssh as dprun calls it: what it starts on a machine, the agent, is watched as dprun is.
+export DESCRIPTORS_OF=dprun DESCRIPTORS_IN=$PWD/descriptors
+mkdir descriptors bin
+cc -shared -fPIC -O1 -o descriptors.so "$here/descriptors.c" || exit 1
+cat >bin/ssh <<END_SSH
+#!/bin/bash
+exec -a ssh /usr/bin/ssh "\${@:1:\$#-1}" "export LD_PRELOAD=$PWD/descriptors.so DESCRIPTORS_OF=dprun DESCRIPTORS_IN=$PWD/descriptors; \${@: -1}"
+END_SSH
+chmod +x bin/ssh
 
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 on() { # MACHINE COMMAND...
@@ -51,6 +62,13 @@ sight() { # MACHINE
 }
 remember() { for m in login "${machines[@]}"; do sight $m >"before.$m"; done; }
 left_on() { sight "$1" | diff "before.$1" - | grep '^[<>]'; }
+# Descriptors that a dprun or an agent had at its end and not when it began, and how many were looked at. The
+# lock of a run directory lasts as long as its process.
+leaked() {
+    looked_at=$((looked_at + $(ls descriptors | wc -l)))
+    cat descriptors/* 2>/dev/null | grep -vE '/dprun-[[:alnum:]]{6}( \(deleted\))?$'
+    rm -f descriptors/*
+}
 gone_from() { # MACHINE...: within the limit
     local end=$((SECONDS + limit)) m
     for m in "$@"; do
@@ -120,7 +138,8 @@ one_job() { # NUMBER
     slots[two]=2
     problems=
     rm -f out err
-    "$build/dprun" -np 4 -H "red:${slots[0]},green:${slots[1]},blue:${slots[2]}" "$build/tests/victim" 1000000 "$HOSTS_DIR" \
+    PATH=$PWD/bin:$PATH LD_PRELOAD=$PWD/descriptors.so \
+        "$build/dprun" -np 4 -H "red:${slots[0]},green:${slots[1]},blue:${slots[2]}" "$build/tests/victim" 1000000 "$HOSTS_DIR" \
         >out 2>err </dev/null &
     job=$!
     sleep "$(printf %d.%03d $((moment / 1000)) $((moment % 1000)))"
@@ -142,14 +161,19 @@ one_job() { # NUMBER
     *) gone_from login "${machines[@]}"; mend "$kind" "$machine" ;;
     esac
     gone=$(now_ms)
+    leaked >leaks
+    [ ! -s leaks ] || problem "open at the end: $(tr '\n' ';' <leaks)"
     printf '%3d %-10s %-5s at %4d ms: code %3d after %5d ms, nothing left after %5d ms: %s\n' "$1" "$kind" \
         "$machine" "$moment" $code $((end - began)) $((gone - began)) "${problems:-ok}"
     echo "$kind $((end - began)) $((gone - began))" >>ends
     [ -z "$problems" ] || { failed=$((failed + 1)); sed 's/^/      | /' err | tail -n 30; }
 }
 
-failed=0
+failed=0 looked_at=0
 : >ends
+LD_PRELOAD=$PWD/descriptors.so DESCRIPTORS_OF=bash bash -c 'exec 9</dev/null'
+[ "$(leaked)" = "9 /dev/null" ] || { echo "descriptors.so sees nothing"; exit 1; }
+looked_at=0
 remember
 for ((number = 1; number <= jobs; number++)); do one_job $number; done
 for kind in "${kinds[@]}"; do
@@ -160,5 +184,6 @@ for kind in "${kinds[@]}"; do
     printf '%-10s %3d jobs: dprun ends after %5d ms (most %5d), nothing left after %5d ms (most %5d)\n' \
         "$kind" "$count" "$(middle 2)" "$(most 2)" "$(middle 3)" "$(most 3)"
 done
-echo "$jobs jobs, $failed with problems, seed $seed"
+[ $looked_at -ge "$jobs" ] || { echo "descriptors of $looked_at programs in $jobs jobs"; failed=$((failed + 1)); }
+echo "$jobs jobs, $failed with problems, descriptors of $looked_at programs compared, seed $seed"
 [ $failed = 0 ]
