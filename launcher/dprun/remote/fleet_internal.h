@@ -62,6 +62,9 @@ typedef struct dp_fleet_node {
     int has_port;     /* the targets have that of its ssh */
     uint64_t look_ns; /* when to look for it */
     dp_knock_t knock;
+    pid_t ssh;           /* the process that has the connection, with has_port */
+    uint64_t read_bytes; /* by it so far, and since when no more */
+    uint64_t read_ns;
     /* link */
     dp_link_t *link;
     dp_remote_about_t about;

@@ -22,8 +22,9 @@
 #define SHELLS_END_NS UINT64_C(3000000000)
 #define CLOCK_BURST 16
 #define LISTED_MAX 8
-#define KNOCK_AFTER_NS UINT64_C(500000000) /* most logins are through by then */
-#define KNOCK_LOOK_NS UINT64_C(1000000000) /* where ssh has no connection yet */
+#define KNOCK_AFTER_NS UINT64_C(500000000)   /* most logins are through by then */
+#define KNOCK_LOOK_NS UINT64_C(1000000000)   /* where ssh has no connection yet */
+#define LOGIN_QUIET_NS UINT64_C(10000000000) /* as ssh's ConnectTimeout */
 
 static void start_shells(dp_fleet_t *fleet);
 
@@ -380,13 +381,43 @@ static int is_login_silent(dp_fleet_node_t *node, uint64_t now_ns)
         return 0;
     if (!node->has_port) {
         node->look_ns = now_ns + KNOCK_LOOK_NS;
-        node->has_port = dp_knock_find_peer(dp_shell_pid(node->shell), &peer) &&
+        node->has_port = dp_knock_find_peer(dp_shell_pid(node->shell), &peer, &node->ssh) &&
                          dp_knock_set_port(node->targets, node->target_count, &peer);
         if (!node->has_port) return 0;
         node->look_ns = now_ns;
     }
     if (fleet->awake_ns == now_ns) dp_knock_restart(&node->knock, now_ns);
     return dp_knock_is_silent(&node->knock, node->targets, node->target_count, now_ns);
+}
+
+/* 1: the machine's kernel answers, but its sshd has sent nothing for so long, though it is asked
+ * for a sign of life every 2 s once the login is through. ssh's own limit is longer: it holds while
+ * the job runs, too, and a bad link may carry nothing for a while. */
+static int is_login_quiet(dp_fleet_node_t *node, uint64_t now_ns)
+{
+    const dp_fleet_t *fleet = node->fleet;
+    uint64_t bytes;
+
+    if (!node->has_port || node->shell == NULL || fleet->ssh.has_timeout || fleet->ssh.has_alive)
+        return 0;
+    bytes = dp_knock_bytes_read(node->ssh);
+    if (bytes != node->read_bytes || fleet->awake_ns == now_ns) {
+        node->read_bytes = bytes;
+        node->read_ns = now_ns;
+    }
+    return bytes > 0 && now_ns - node->read_ns >= LOGIN_QUIET_NS;
+}
+
+static void lose_quiet_login(dp_fleet_node_t *node, uint64_t now_ns)
+{
+    char text[512];
+
+    snprintf(text, sizeof(text),
+             "node %.100s: its login stands still (ssh has read nothing for %.0f s): is it frozen, "
+             "or overloaded?",
+             node->name, (double)(now_ns - node->read_ns) / 1e9);
+    node->silent_ns = node->read_ns;
+    dp_fleet_node_lose(node, 1, text);
 }
 
 static void lose_silent_login(dp_fleet_node_t *node, uint64_t now_ns)
@@ -412,6 +443,10 @@ void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
         if (node->stage != DP_FLEET_STARTING) continue;
         if (is_login_silent(node, now_ns)) {
             lose_silent_login(node, now_ns);
+            continue;
+        }
+        if (is_login_quiet(node, now_ns)) {
+            lose_quiet_login(node, now_ns);
             continue;
         }
         if (now_ns - node->started_ns < patience_ns) continue;

@@ -189,19 +189,36 @@ static int find_peer_of(pid_t pid, dp_knock_target_t *peer)
                          find_in_table("/proc/self/net/tcp6", inodes, count, peer));
 }
 
-int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer)
+int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer, pid_t *process)
 {
     dp_tree_process_t *list;
     size_t count = 0;
     int found = find_peer_of(ssh, peer);
 
+    *process = ssh;
     if (found) return 1;
     list = dp_tree_list(ssh, &count); /* --ssh may name a script */
     for (size_t i = 0; i < count && !found; i++) {
-        if (strcmp(list[i].name, "ssh") == 0) found = find_peer_of(list[i].pid, peer);
+        if (strcmp(list[i].name, "ssh") != 0) continue;
+        *process = list[i].pid;
+        found = find_peer_of(list[i].pid, peer);
     }
     free(list);
     return found;
+}
+
+uint64_t dp_knock_bytes_read(pid_t process)
+{
+    unsigned long long bytes = 0;
+    char path[64];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/io", (int)process);
+    file = fopen(path, "re");
+    if (file == NULL) return 0;
+    if (fscanf(file, "rchar: %llu", &bytes) != 1) bytes = 0;
+    fclose(file);
+    return bytes;
 }
 
 int dp_knock_set_port(dp_knock_target_t *targets, int count, const dp_knock_target_t *peer)

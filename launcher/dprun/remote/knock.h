@@ -49,8 +49,13 @@ int dp_knock_is_silent(dp_knock_t *knock, const dp_knock_target_t *targets, int 
                        uint64_t now_ns);
 
 /* Where an ssh process, or one below it, has a TCP connection or tries to make one. 0: nowhere: it
- * has ended, shares another one's connection, or goes through a proxy of its own. */
-int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer);
+ * has ended, shares another one's connection, or goes through a proxy of its own. *process: which
+ * of them. */
+int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer, pid_t *process);
+
+/* The bytes that a process has read so far, whatever from. 0: it is gone, or the kernel does not
+ * tell. */
+uint64_t dp_knock_bytes_read(pid_t process);
 
 /* 1: the address of the peer is one of the targets, whose ports become the peer's. */
 int dp_knock_set_port(dp_knock_target_t *targets, int count, const dp_knock_target_t *peer);

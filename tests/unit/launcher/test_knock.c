@@ -118,6 +118,7 @@ static void knock_that_nobody_answers_shows_silence_after_its_time(void **state)
 
 static void knock_finds_the_peer_of_a_process(void **state)
 {
+    pid_t process = 0;
     const int fd = listen_here(64);
     const dp_knock_target_t target = target_of(fd);
     const int to = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -125,9 +126,9 @@ static void knock_finds_the_peer_of_a_process(void **state)
     dp_knock_target_t peer;
 
     (void)state;
-    assert_int_equal(dp_knock_find_peer(getpid(), &peer), 0); /* it only listens */
+    assert_int_equal(dp_knock_find_peer(getpid(), &peer, &process), 0); /* it only listens */
     assert_int_equal(connect(to, (const struct sockaddr *)&target.address, target.bytes), 0);
-    assert_int_equal(dp_knock_find_peer(getpid(), &peer), 1);
+    assert_int_equal(dp_knock_find_peer(getpid(), &peer, &process), 1);
     assert_int_equal(peer.bytes, target.bytes);
     assert_memory_equal(&peer.address, &target.address, target.bytes);
     targets[0].address.ss_family = AF_INET6;
@@ -140,6 +141,24 @@ static void knock_finds_the_peer_of_a_process(void **state)
     close(fd);
 }
 
+static void knock_sees_that_a_process_reads(void **state)
+{
+    char data[100] = "";
+    int ends[2];
+    uint64_t before;
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], data, sizeof(data)), sizeof(data));
+    before = dp_knock_bytes_read(getpid());
+    if (before == 0) return; /* a kernel without this account */
+    assert_int_equal(read(ends[0], data, sizeof(data)), sizeof(data));
+    assert_true(dp_knock_bytes_read(getpid()) >= before + sizeof(data));
+    assert_int_equal(dp_knock_bytes_read(0x7ffffff0), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +166,7 @@ int main(void)
         cmocka_unit_test(knock_that_is_refused_is_answered),
         cmocka_unit_test(knock_that_nobody_answers_shows_silence_after_its_time),
         cmocka_unit_test(knock_finds_the_peer_of_a_process),
+        cmocka_unit_test(knock_sees_that_a_process_reads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
