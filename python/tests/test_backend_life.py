@@ -161,8 +161,8 @@ class Life(unittest.TestCase):
     def test_ctrl_c_ends_a_wait(self):
         with Job(INTERRUPTED) as job:
             for process in job.processes:
-                while "waits" not in (line := process.stdout.readline()):
-                    self.assertNotEqual(line, "", "it ended before its wait")
+                while b"waits" not in (line := process.stdout.readline()):
+                    self.assertNotEqual(line, b"", "it ended before its wait")
             time.sleep(0.5)
             began = time.monotonic()
             job.processes[0].send_signal(signal.SIGINT)
