@@ -18,6 +18,7 @@
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
+#include "tests/unit/sanitizer.h"
 
 #define STEPS 20
 
@@ -169,7 +170,7 @@ static void compare_losses(const rank_job_t *a, const rank_job_t *b, double tole
 /* Batch 7 divides by none of them; with 9 ranks two have nothing to do. */
 static void any_number_of_ranks_trains_alike(void **state)
 {
-    static const int ranks[] = {2, 3, 4, 9};
+    static const int ranks[] = {3, 2, 4, 9};
     const char *data = write_text();
     gpt2_options_t options = make_options(data, "");
     rank_job_t one;
@@ -178,7 +179,7 @@ static void any_number_of_ranks_trains_alike(void **state)
     (void)state;
     if (run_ranks(1, &options, STEPS, 0, &one) != 0) fail_msg("%s", one.error.text);
     assert_true(one.losses[STEPS - 1] < 0.7 * one.losses[0]);
-    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+    for (size_t i = 0; i < (under_sanitizer ? 1 : sizeof(ranks) / sizeof(ranks[0])); i++) {
         char what[32];
 
         if (run_ranks(ranks[i], &options, STEPS, 0, &many) != 0) fail_msg("%s", many.error.text);

@@ -37,7 +37,7 @@ dp_test(test_cpu_method SOURCES runtime/engine/test_cpu_method.c LIBS dp_engine 
 # sanitizer has already taken down.
 if(DP_SANITIZE MATCHES "thread")
   add_test(NAME test_engine_one_node COMMAND test_engine 1 3)
-  add_test(NAME test_engine_groups_one_node COMMAND test_engine_groups 1 4)
+  add_test(NAME test_engine_groups_one_node COMMAND test_engine_groups 1 3)
   add_test(NAME test_engine_lanes_one_node COMMAND test_engine_lanes 1)
   add_test(NAME test_engine_pull_threads COMMAND test_engine_pull pull_gives_*)
   set_tests_properties(

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine_reference.h"
+#include "sanitizer.h"
 
 static const size_t counts[] = {0, 1, 7, 4096, 4097, 0, 9000, 33};
 #define PIECES DP_ARRAY_LEN(counts)
@@ -315,8 +316,9 @@ static void run_cut(engine_rank_t *rank, float *data, size_t count, size_t piece
 
 void case_grouping(engine_rank_t *rank, void *user)
 {
-    enum { COUNT = 300 * DP_TALLY_BLOCK + 17 };
-    static const size_t cuts[] = {COUNT, 3 * DP_TALLY_BLOCK, DP_TALLY_BLOCK, 100 * DP_TALLY_BLOCK};
+    enum { BLOCKS = under_sanitizer ? 60 : 300, COUNT = BLOCKS * DP_TALLY_BLOCK + 17 };
+    static const size_t cuts[] = {COUNT, 3 * DP_TALLY_BLOCK, DP_TALLY_BLOCK,
+                                  BLOCKS / 3 * DP_TALLY_BLOCK};
     float *data = engine_memory(rank, COUNT * sizeof(*data));
     float *first = malloc(COUNT * sizeof(*first));
     dp_tally_t expected;
@@ -364,7 +366,7 @@ void case_grouping(engine_rank_t *rank, void *user)
 
 void case_large(engine_rank_t *rank, void *user)
 {
-    enum { COUNT = 3000001 };
+    enum { COUNT = under_sanitizer ? 700001 : 3000001 };
     float *data = engine_memory(rank, COUNT * sizeof(*data));
     dp_tally_t tally;
 

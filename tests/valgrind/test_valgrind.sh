@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_valgrind.sh FOLDER CANARY - memcheck over what a user runs, with the programs of FOLDER: hello
-# on two ranks and on two machines, two steps of the trainer, the launcher itself, and dptrace over
+# on two machines, two steps of the trainer on one, the launcher itself, and dptrace over
 # what the trainer left. Ends with 77 where there is no valgrind.
 set -u
 bin=$1
@@ -31,7 +31,6 @@ clean() { # name command...
 "${check[@]}" "$canary" >canary.out 2>&1
 [ $? = 99 ] || { echo "valgrind does not see what it should:"; cat canary.out; exit 1; }
 
-clean hello "$bin/dprun" -np 2 "${patient[@]}" "${check[@]}" "$bin/hello"
 clean hello_on_two_hosts "$bin/dprun" -np 2 --pretend-nodes=2 "${patient[@]}" "${check[@]}" "$bin/hello"
 # The agent is a fork of dprun and checked with it, the ranks are not.
 clean launcher "${check[@]}" "$bin/dprun" -np 2 "${patient[@]}" "$bin/hello"

@@ -14,6 +14,7 @@
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"
+#include "tests/unit/sanitizer.h"
 
 static void run_and_check(world_t *world, world_op_t *ops, size_t count, size_t per_launch,
                           double tolerance)
@@ -428,9 +429,10 @@ static void pipeline_launch_survives_every_failed_allocation(void **unused)
 
     (void)unused;
     for (long n = 1; n < 30; n++) {
-        world_op_t ops[3] = {{.collective = DP_COLLECTIVE_BARRIER},
-                             {.dtype = DP_F32, .count = 300000, .tensor_count = 3},
-                             {.dtype = DP_I32, .count = 40000}};
+        world_op_t ops[3] = {
+            {.collective = DP_COLLECTIVE_BARRIER},
+            {.dtype = DP_F32, .count = under_sanitizer ? 60000 : 300000, .tensor_count = 3},
+            {.dtype = DP_I32, .count = 40000}};
         world_t world;
         int failed = 0;
 

@@ -15,10 +15,14 @@
 
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/pipeline_world.h"
+#include "tests/unit/sanitizer.h"
 
 enum { ranks = 3, last = ranks - 1 };
 
 /* Over the fake engine, or the CPU engine on so many nodes. */
+/* Traffic between nodes is the work of a library that the thread sanitizer cannot follow. */
+enum { nodes_max = under_thread_sanitizer ? 1 : 2 };
+
 static void open_world(world_t *world, int nodes)
 {
     if (nodes == 0) {
@@ -132,7 +136,7 @@ static void neither_lane_waits_for_the_other(void **unused)
     } sizes[] = {{100, 0}, {100000, 1}, {10000, 0}, {200000, 0}};
 
     (void)unused;
-    for (int nodes = 0; nodes <= 2; nodes++) {
+    for (int nodes = 0; nodes <= nodes_max; nodes++) {
         world_group_t group;
         world_t world;
 
@@ -160,11 +164,11 @@ static void a_launch_for_both_lanes_ends_once(void **unused)
 {
     static const dp_collective_t kinds[] = {DP_COLLECTIVE_ALLREDUCE, DP_COLLECTIVE_ALLGATHER,
                                             DP_COLLECTIVE_REDUCE_SCATTER, DP_COLLECTIVE_BROADCAST};
-    enum { launches = 40, per_launch = 9, count = launches * per_launch };
+    enum { launches = under_sanitizer ? 10 : 40, per_launch = 9, count = launches * per_launch };
     static world_op_t ops[count];
 
     (void)unused;
-    for (int nodes = 0; nodes <= 2; nodes++) {
+    for (int nodes = 0; nodes <= nodes_max; nodes++) {
         world_t world;
 
         memset(ops, 0, sizeof(ops));
@@ -193,7 +197,7 @@ static void a_launch_for_both_lanes_ends_once(void **unused)
 static void a_group_ends_behind_its_gathers(void **unused)
 {
     (void)unused;
-    for (int nodes = 0; nodes <= 2; nodes++) {
+    for (int nodes = 0; nodes <= nodes_max; nodes++) {
         world_op_t gather = {
             .collective = DP_COLLECTIVE_ALLGATHER, .dtype = DP_F64, .count = 30000};
         world_op_t end = {.collective = DP_COLLECTIVE_GROUP_DESTROY};
@@ -231,7 +235,7 @@ static void abort_ends_what_runs_and_waits_in_both_lanes(void **unused)
     world_op_t ops[count];
 
     (void)unused;
-    for (int nodes = 0; nodes <= 2; nodes++) {
+    for (int nodes = 0; nodes <= nodes_max; nodes++) {
         world_t world;
 
         memset(ops, 0, sizeof(ops));

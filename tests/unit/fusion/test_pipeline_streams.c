@@ -13,13 +13,7 @@
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"
-
-/* The thread sanitizer looks at every access. */
-#if defined(__SANITIZE_THREAD__)
-enum { is_slow = 1 };
-#else
-enum { is_slow = 0 };
-#endif
+#include "tests/unit/sanitizer.h"
 
 static const dp_device_ops_t *device_of(const world_t *world, int rank)
 {
@@ -315,7 +309,7 @@ static void events_of_fused_and_cut_items(void **unused)
 /* Rank 0 unpacks for long what came in the first bucket, and has nothing to unpack in the last. */
 static void done_event_covers_every_bucket(void **unused)
 {
-    enum { count = is_slow ? 1 << 18 : 1 << 23 };
+    enum { count = under_thread_sanitizer ? 1 << 18 : 1 << 23 };
     world_op_t op = {.collective = DP_COLLECTIVE_REDUCE_SCATTERV, .dtype = DP_F32, .count = count};
     reader_t readers[op_tensors_max];
     dp_stream_t *stream;
@@ -477,13 +471,15 @@ static void steps_run_ahead_without_a_wait(void **unused)
         for (size_t c = 0; c < 3; c++) {
             int variant = ((int)c + buffers) % 4;
 
+            if (under_sanitizer && (int)c + 1 != buffers) continue; /* each once */
             run_steps(2 + buffers % 2 * 2, 0, buffers, counts[c], variant % 2, variant / 2);
         }
     }
     for (int variant = 0; variant < 4; variant++) {
         run_steps(4, 1, 1 + variant / 2, counts[variant % 3], variant % 2, variant / 2);
         /* Traffic between nodes is the work of a library that the sanitizer cannot follow. */
-        if (!is_slow) run_steps(2, 2, 1, counts[variant % 3], variant / 2, variant % 2);
+        if (!under_thread_sanitizer)
+            run_steps(2, 2, 1, counts[variant % 3], variant / 2, variant % 2);
     }
 }
 

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "runtime/transport/mailbox.h"
+#include "tests/unit/sanitizer.h"
 
 #define TAG 0xabcdef0123456789ull
 #define RANKS 4
@@ -171,7 +172,12 @@ static void fill(uint8_t *data, size_t bytes, unsigned seed)
  * Tokens are passed on at random until each has made its hops. Ranks sleep without a limit worth
  * the name, so one message that wakes nobody ends the test. */
 
-enum { HOPS = 3000, TOKENS = 3, DRIVEN_HOPS = 3000 };
+enum {
+    HOPS = 3000,
+    LONG_HOPS = under_thread_sanitizer ? 600 : HOPS,
+    TOKENS = 3,
+    DRIVEN_HOPS = 3000
+};
 
 typedef struct token {
     uint32_t hops;
@@ -260,7 +266,7 @@ static void start_tokens(world_t *world, uint32_t hops)
     }
 }
 
-static void pass_tokens(int size, size_t largest)
+static void pass_tokens(int size, size_t largest, int hops)
 {
     member_t members[RANKS] = {0};
     pthread_t threads[RANKS];
@@ -272,7 +278,7 @@ static void pass_tokens(int size, size_t largest)
         members[i] = (member_t){
             .world = &world, .rank = i, .seed = (unsigned)i + 1, .left = &left, .largest = largest};
     }
-    start_tokens(&world, HOPS);
+    start_tokens(&world, hops);
     for (int i = 0; i < size; i++)
         pthread_create(&threads[i], NULL, sleep_and_pass, &members[i]);
     for (int i = 0; i < size; i++)
@@ -286,13 +292,13 @@ static void no_message_is_slept_through(void **state)
 {
     (void)state;
     for (int size = 2; size <= RANKS; size++)
-        pass_tokens(size, 50);
+        pass_tokens(size, 50, HOPS);
 }
 
 static void nor_is_room_for_a_long_one(void **state)
 {
     (void)state;
-    pass_tokens(3, (size_t)150 * DP_KIB);
+    pass_tokens(3, (size_t)150 * DP_KIB, LONG_HOPS);
 }
 
 /* The thread that holds progress_lock polls. It gives it back before it sleeps, as the coordinator
