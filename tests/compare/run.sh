@@ -48,9 +48,10 @@ if grep -q '<svg' "$work/out/report.html"; then echo "run.sh: pictures without M
 grep -q '"waking up": ' "$work/out/summary.json" # a wait that the timeline alone knows
 
 # interrupted SIGNAL: it leaves in the middle, keeps what was made, and the same command goes on.
-# With so many turns it cannot be over before the signal; turns are no part of a folder's configuration.
+# With so many turns it cannot be over before the signal; turns are no part of a folder's configuration. Without
+# runs of the wide model, which two ranks would have: what is interrupted there is the same.
 interrupted() {
-    "$build/dpcompare" --quick --preset tiny --steps 8 --seeds 100 --ranks 2 --peers none \
+    "$build/dpcompare" --quick --preset tiny --steps 8 --seeds 100 --ranks 1 --peers none \
         --rows single,dps,zero1 --out "$work/left" >"$work/left.log" 2>&1 &
     pid=$!
     before=$(find "$work/left/runs" -name '*.json' 2>/dev/null | wc -l)
@@ -74,7 +75,7 @@ for base in /dev/shm "$work/left"; do
     [ ! -e "$base/dpcompare-$pid" ] || { echo "run.sh: $base/dpcompare-$pid is left" >&2; exit 1; }
 done
 interrupted KILL
-$command --ranks 2 --out "$work/left" --rows single,dps,zero1 >"$work/again" 2>&1 || { cat "$work/again" >&2; exit 1; }
+$command --ranks 1 --out "$work/left" --rows single,dps,zero1 >"$work/again" 2>&1 || { cat "$work/again" >&2; exit 1; }
 [ "$(grep -c 'made before' "$work/again")" -ge 4 ]
 for base in /dev/shm "$work/left"; do
     [ ! -e "$base/dpcompare-$pid" ] || { echo "run.sh: $base/dpcompare-$pid is left for good" >&2; exit 1; }

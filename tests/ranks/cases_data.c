@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/common.h"
 #include "tests/ranks/cases_internal.h"
+#include "tests/unit/sanitizer.h"
 
 int case_collectives_in(dp_context_t *dp, dp_group_t *group, const char *prefix, int is_short)
 {
@@ -53,7 +54,7 @@ int case_collectives_in(dp_context_t *dp, dp_group_t *group, const char *prefix,
 
 int case_collectives(dp_context_t *dp)
 {
-    return case_collectives_in(dp, dp_world(dp), "", 0);
+    return case_collectives_in(dp, dp_world(dp), "", under_thread_sanitizer);
 }
 
 /* Many small tensors, each rank in its own order, step after step. */

@@ -8,8 +8,9 @@
 #include <unistd.h>
 
 #include "tests/ranks/cases_internal.h"
+#include "tests/unit/sanitizer.h"
 
-enum { TENSORS = 3, COUNT = 3000, WARM = 8 };
+enum { TENSORS = 3, COUNT = under_sanitizer ? 300 : 3000, WARM = 8 };
 
 typedef struct loop {
     float *data[TENSORS]; /* in place */

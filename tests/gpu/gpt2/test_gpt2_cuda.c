@@ -312,7 +312,8 @@ static void pytorch_long_case_matches_in_bf16(void **state)
 static void pytorch_deep_case_matches_in_bf16(void **state)
 {
     (void)state;
-    fixture_matches("deep", "bf16", 2e-2, under_sanitizer ? 1 : 2);
+    if (under_sanitizer) skip(); /* the same code as for the long case, and more than in fp32 */
+    fixture_matches("deep", "bf16", 2e-2, 2);
 }
 
 typedef struct handed {
