@@ -81,10 +81,11 @@ progress() {
          /Test +#[0-9]+:/ && ++tests % 25 == 0 { print "   " $1 " tests"; fflush() }'
 }
 
-build() { # preset targets...
-    local preset=$1
+build() { # "preset settings..." targets...
+    local preset=${1%% *} settings=${1#"${1%% *}"}
     shift
-    cmake --preset "$preset" >"build-$preset.log" 2>&1 &&
+    # shellcheck disable=SC2086 # a list of words
+    cmake --preset "$preset" $settings >"build-$preset.log" 2>&1 &&
         cmake --build --preset "$preset" -j "$jobs" -- "$@" 2>&1 | tee -a "build-$preset.log" | progress &&
         rm -f "build-$preset.log" && return 0
     tail -n 40 "build-$preset.log"
@@ -195,7 +196,11 @@ if [ $install = 1 ] && [ $quick = 0 ] && { [ $all = 1 ] || [ "${CI:-}" = true ];
 fi
 
 stage "build: dev (warnings are errors, assertions on)"
-build dev || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
+# Code for a device, which only --quick leaves out, is no part of its tests.
+targets= without=OFF
+[ $quick = 0 ] || targets=quick without=ON
+# shellcheck disable=SC2086 # none or one
+build "dev -DDP_WITHOUT_DEVICE_CODE=$without" $targets || { echo "test.sh: the build failed; see build-dev.log"; exit 1; }
 
 if [ $quick = 0 ]; then
     start_beside "asan=build asan" "tsan=build tsan threaded" format tidy
@@ -208,7 +213,7 @@ if [ -n "$torch" ]; then
         echo "no PyTorch to be had: the backend's tests will skip (TORCH_PYTHON names an interpreter that has one)"
 fi
 left_out=(-LE repeat)
-[ $quick = 0 ] || left_out=(-LE 'repeat|long')
+[ $quick = 0 ] || left_out=(-LE 'repeat|long|gpu')
 [ $all = 0 ] || left_out=()
 result=0
 ctest --test-dir build-dev -j "$test_jobs" --output-on-failure ${left_out[@]+"${left_out[@]}"} 2>&1 |

@@ -20,7 +20,7 @@ if(DP_SANITIZE)
 endif()
 dp_test(test_engine SOURCES runtime/engine/test_engine.c ${engine_support} LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 dp_test(test_engine_groups SOURCES runtime/engine/test_engine_groups.c ${engine_group_support} fail_allocation.c
-        LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks ${engine_args})
+        LIBS dp_engine ${wrapped} TIMEOUT 240 LABELS unit ranks long ${engine_args})
 dp_test(test_engine_lanes SOURCES runtime/engine/test_engine_lanes.c ${engine_lane_support}
         LIBS dp_engine TIMEOUT 240 LABELS unit ranks ${engine_args})
 foreach(name test_engine test_engine_groups test_engine_lanes) # every number of ranks up to 8, on up to 3 or 4 nodes

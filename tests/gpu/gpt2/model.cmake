@@ -13,7 +13,7 @@ dp_test(
   test_gpt2_cuda
   SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c ${gpt2_tests}/scratch.c
   LIBS gpt2_cuda_model_double
-  LABELS unit cuda
+  LABELS unit cuda long
   TIMEOUT 240)
 target_compile_definitions(test_gpt2_cuda PRIVATE GPT2_FIXTURES="${gpt2_tests}/fixtures")
 dp_test(
@@ -28,7 +28,7 @@ dp_test(
   LIBS gpt2_cuda_model_double
   LABELS unit cuda
   TIMEOUT 120)
-set_tests_properties(test_gpt2_cuda_trainer PROPERTIES COST 40)
+set_tests_properties(test_gpt2_cuda test_gpt2_cuda_trainer PROPERTIES COST 40)
 set_target_properties(test_gpt2_cuda test_gpt2_cuda_trainer test_gpt2_cuda_halves
                       PROPERTIES LINKER_LANGUAGE CXX)
 
