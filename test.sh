@@ -7,23 +7,30 @@
 #   ./test.sh --all          for the night: also what the above leave out for its time
 #   ./test.sh --no-install   with what is there
 #
-# --quick leaves out style, analysis, sanitizers, and the tests with the label long: valgrind over
-# whole jobs, worlds of two ranks and of eight, four hundred seeds of the simulator, the larger worlds
-# of the explorer, the matrix of faults, killed saves, loss curves, jobs that shard, compress or compute
-# in 16 bits, engines in processes and over NCCL's double, the programs of tests/bench, whole runs of
-# the trainer on simulated GPUs.
+# --quick leaves out style, analysis, sanitizers, code for a GPU, and the tests with the label long:
+# valgrind over whole jobs, every case on threads of three ranks (processes have them too), worlds of two
+# ranks and of eight, four hundred seeds of the simulator, the larger worlds of the explorer, the matrix
+# of faults, killed saves, loss curves, jobs that shard, compress or compute in 16 bits, groups of the
+# engine, engines in processes and over NCCL's double, PyTorch's ranks, the programs of tests/bench, the
+# trainer's replica and whole runs of it on simulated GPUs, installation.
 # Only --all runs what has found no error of its own so far, with the reason of each:
 #   label repeat        the same cases on other numbers of ranks and nodes (engines on more than
-#                       four ranks and three nodes, NCCL's on four), with more seeds, in another
-#                       order of threads; sharding with every stage and number of ranks, where the
-#                       others try each claim once; the rehearsal of a visit to a GPU, whose steps
-#                       are tests of their own; jobs on bad links, which faults_machines has too
+#                       four ranks and three nodes, NCCL's on four; on one node alone the cases of ranks
+#                       that do not differ there; Horovod's), with more seeds, in another order of
+#                       threads; sharding with every stage and number of ranks, and loss curves of every
+#                       type and level, where the others try each claim once; the rehearsal of a visit to
+#                       a GPU, whose steps are tests of their own; jobs on bad links, which
+#                       faults_machines has too; the Python tests over the backend in C++, which is
+#                       compiled for a minute first
 #   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
-#                       launcher or order alone, and whole jobs of whose code smaller tests run all
+#                       launcher or order alone; cases of ranks in processes that do not differ from
+#                       those on threads; whole jobs of whose code smaller tests run all, and looks at
+#                       the sockets of such
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
 #   clang-tidy          follows a function seven times as far
 #   Slurm               jobs of a real one
+# Tests of many sizes have fewer of them under a sanitizer (tests/unit/sanitizer.h).
 # The builds with sanitizers and the analysis run beside the tests of the dev build, at the lowest
 # priority; each says what it took. Their processors' seconds count in the last stage.
 set -u -o pipefail
@@ -36,7 +43,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,35s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
