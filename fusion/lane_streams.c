@@ -70,9 +70,10 @@ dp_status_t dp_lane_open(dp_pipeline_t *pipeline, dp_lane_t lane)
 
     streams->pack_track = dp_trace_track(pipeline->trace, name->pack, DP_TRACE_TRACK_STREAM);
     streams->wire_track = dp_trace_track(pipeline->trace, name->wire, DP_TRACE_TRACK_STREAM);
-    if (name->unpack != NULL)
+    if (name->unpack != NULL) {
         streams->unpack_track =
             dp_trace_track(pipeline->trace, name->unpack, DP_TRACE_TRACK_STREAM);
+    }
     status = device->ops->stream_create(device, name->pack, &streams->pack);
     if (status == DP_OK)
         status = device->ops->stream_create(device, name->reduce, &streams->reduce);

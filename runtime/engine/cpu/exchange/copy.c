@@ -212,7 +212,11 @@ static size_t count_rounds(const dp_exchange_run_t *run, int local)
     return (stream_bytes(run, local) + DP_STAGING_BYTES - 1) / DP_STAGING_BYTES;
 }
 
-/* The first half of every staging area was filled before the arrival. */
+/* The first half of every staging area was filled before the arrival. In each round this rank fills
+ * the other half of its own, for the next round, and copies its parts of the others' half of this
+ * one. The barrier behind a round keeps a half from being filled while another rank copies it.
+ * Ranks copy from the one before them first, then from the one before that: at one moment each from
+ * another one. */
 static dp_status_t copy_rounds(dp_exchange_run_t *run, size_t rounds)
 {
     dp_cpu_group_t *group = run->group;

@@ -67,6 +67,8 @@ dp_status_t dp_flows_receive(dp_flows_t *flows, int from, void *target, size_t b
 
 /* ---- Moving --------------------------------------------------------------------------------- */
 
+/* A flow has DP_CHUNK_WINDOW messages, which its chunks use in turn: pump_flow() begins a chunk
+ * only when the one that had its message before has ended. */
 static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *flow, size_t chunk)
 {
     const size_t index = (size_t)(flow - flows->list);
@@ -94,6 +96,8 @@ static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
     return status == DP_OK ? DP_OK : dp_inter_node_lost(group, flow->peer);
 }
 
+/* Chunks end in order here: one that arrives before an earlier one is counted behind it. So `ended`
+ * says which messages are free. */
 static dp_status_t pump_flow(dp_flows_t *flows, dp_flow_t *flow, int *busy)
 {
     for (; flow->ended < flow->begun; flow->ended++) {
