@@ -163,7 +163,7 @@ failures() {
 sanitized() { # preset ctest's selection...
     local preset=$1 result=0
     shift
-    ctest --test-dir "build-$preset" -j "$test_jobs" --output-on-failure "$@" 2>&1 |
+    ctest --test-dir "build-$preset" --output-on-failure "$@" 2>&1 |
         tee "build-$preset.log" | progress || result=1
     [ $result = 0 ] || failures "build-$preset.log"
     tail -n 3 "build-$preset.log"
@@ -231,21 +231,27 @@ if [ $quick = 0 ]; then
     # The dev build, with its assertions on, passes all of it; see the head for what is left out here.
     selection=(-LE 'browser|slow|bench|style|docs|repeat|unsanitized')
     [ $all = 0 ] || selection=(-LE 'browser|slow|bench|style|docs')
-    stage "address + undefined sanitizers"
-    if await asan; then
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-            sanitized asan "${selection[@]}" || fail "address+undefined"
-    else
-        fail "address+undefined build"
-    fi
-
-    # Whatever has threads: the label tsan. UCX is not instrumented, so tests that time its deaths
+    # Both at once: the address sanitizer's tests wait for each other and for clocks for a third of their time.
+    # Whatever has threads has the label tsan. UCX is not instrumented, so tests that time its deaths
     # are left out, and its hooks on memory calls crash a sanitized thread that ends.
-    stage "thread sanitizer"
+    stage "sanitizers: address + undefined, thread"
+    thread=
+    await asan || fail "address+undefined build"
     if await tsan; then
-        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -L tsan || fail "thread"
+        UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -j "$jobs" -L tsan >build-tsan.told &
+        thread=$!
     else
         fail "thread build"
+    fi
+    if [ "$(cat build-beside/asan.code 2>/dev/null)" = 0 ]; then
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
+            sanitized asan -j "$test_jobs" "${selection[@]}" || fail "address+undefined"
+    fi
+    if [ -n "$thread" ]; then
+        echo "   thread:"
+        wait "$thread" || fail "thread"
+        cat build-tsan.told
+        rm -f build-tsan.told
     fi
 
     stage "style: clang-format"

@@ -31,9 +31,9 @@ train() {
         exit 1
     }
 }
-steps=4
-[ "$brief" != brief ] || steps=2
-flags="--device cuda --data text --vocab 128 --layers 3 --heads 1 --width 16 --seq 8 --context 8 --batch 3
+steps=4 layers=3
+[ "$brief" != brief ] || { steps=2 layers=2; }
+flags="--device cuda --data text --vocab 128 --layers $layers --heads 1 --width 16 --seq 8 --context 8 --batch 3
        --steps $steps --log-every $steps --lr 1e-2 --warmup 1 --clip 0.5 --check 2 --eval-batches 1 --wire none --tuned tuned"
 
 # same A B: the state of two runs after the last step, byte by byte
@@ -81,9 +81,11 @@ train stopped 3 --shard gradients --batch 2 --checkpoint-every $((steps / 2))
 rm -rf stopped/checkpoint/$steps
 train stopped 3 --shard weights --batch 2 --resume auto
 same three stopped
-train init 2 --strategy dps --head-early no --init three.bin
-train inits 2 --shard weights --init three.bin
-same init inits
+if [ "$brief" != brief ]; then # on CPUs it does
+    train init 2 --strategy dps --head-early no --init three.bin
+    train inits 2 --shard weights --init three.bin
+    same init inits
+fi
 
 # Blocks and the token embedding of one size take turns in the same memory.
 train wide 2 --strategy dps --head-early no --vocab 3072
