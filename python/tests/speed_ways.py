@@ -21,22 +21,22 @@ def gpt2_counts():
     return [50257 * WIDTH, 1024 * WIDTH] + block * 12 + [WIDTH, WIDTH]
 
 
-def in_turns(ways, rounds, repeat=1):
-    """Seconds of each way in each round; ways take turns."""
+def in_turns(ways, rounds, repeat=1, warm=2):
+    """Seconds of each way in each round; ways take turns. As many rounds before them as `warm` says are not told."""
     times = {name: [] for name in ways}
-    for turn in range(rounds + 2):
+    for turn in range(warm + rounds):
         for name, way in ways.items():
             begin = time.perf_counter()
             for _ in range(repeat):
                 way()
-            if turn >= 2:  # the first two warm up
+            if turn >= warm:
                 times[name].append((time.perf_counter() - begin) / repeat)
     return times
 
 
-def paired(ways, rounds, repeat=1):
+def paired(ways, rounds, repeat=1, warm=2):
     """Median seconds of each way; ways take turns."""
-    return {name: statistics.median(found) for name, found in in_turns(ways, rounds, repeat).items()}
+    return {name: statistics.median(found) for name, found in in_turns(ways, rounds, repeat, warm).items()}
 
 
 def paired_calls(ways, rounds, repeats):
@@ -291,8 +291,8 @@ class Ways:
         _, by_dp = self._ddp(self.ours)
         _, averaged = self._ddp(self._own_group(), average)
         _, by_gloo = self._ddp(self.gloo, default_hooks.fp16_compress_hook)
-        # The first rounds warm up: libdp compresses once steps have repeated.
-        found = paired({"dp": by_dp, "averaged": averaged, "gloo": by_gloo}, 5)
+        # libdp compresses a sum once its step is known to repeat, so the first steps send fp32; they are not told.
+        found = paired({"dp": by_dp, "averaged": averaged, "gloo": by_gloo}, 7, warm=8)
         tell(self.rank, "link", ours=found["dp"], beside=found["gloo"])
         tell(self.rank, "link, averaged", ours=found["averaged"], beside=found["gloo"])
 
