@@ -30,6 +30,8 @@
 #                       thousands of mutations, under the address sanitizer
 #   clang-tidy          follows a function seven times as far
 #   Slurm               jobs of a real one
+#   preset plain        the whole library without the cached schedule, which the simulator, the explorer
+#                       and the negotiator's units are built without in every run
 # Tests of many sizes have fewer of them under a sanitizer (tests/unit/sanitizer.h).
 # The builds with sanitizers and the analysis run beside the tests of the dev build, at the lowest
 # priority; each says what it took. Their processors' seconds count in the last stage.
@@ -43,7 +45,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,35s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,37s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
@@ -269,7 +271,7 @@ if [ $quick = 0 ]; then
         # Every other run has the simulator, the explorer and the negotiator's units without it (label sim).
         stage "without the cached schedule (DP_WITH_SCHEDULE=OFF)"
         if build plain; then
-            sanitized plain -LE 'browser|slow|bench|style|docs|repeat|long' || fail "without the cached schedule"
+            sanitized plain -j "$test_jobs" -LE 'browser|slow|bench|style|docs|repeat|long' || fail "without the cached schedule"
         else
             fail "without the cached schedule: build"
         fi

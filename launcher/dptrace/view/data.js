@@ -1,9 +1,9 @@
 'use strict';
 /*
- * data.js - turns the page's text into typed arrays, and rows into lanes that can be drawn at any
+ * data.js - turns the page's text into typed arrays, and rows into strips that can be drawn at any
  * zoom. It knows nothing of canvases.
  *
- * A lane is one depth of one row. Its events do not overlap, so starts and ends are both sorted
+ * A strip is one depth of one row. Its events do not overlap, so starts and ends are both sorted
  * and a pixel's share of busy time comes from two binary searches in running sums: the cost of a
  * frame depends on pixels, not on events.
  */
@@ -55,8 +55,8 @@ function decodeEvents(bytes, meta) {
   return e;
 }
 
-/* index: events of one lane in order of start. */
-function makeLane(e, index) {
+/* index: events of one strip in order of start. */
+function makeStrip(e, index) {
   const busy = new Float64Array(index.length + 1);
   for (let i = 0; i < index.length; i++) busy[i + 1] = busy[i] + e.dur[index[i]];
   return { index, busy };
@@ -65,7 +65,7 @@ function makeLane(e, index) {
 function makeRows(e, meta) {
   let first = 0;
   return meta.rows.map(([rank, type, depth, count, label], r) => {
-    const row = { rank, type, depth, count, label, first, number: r, lanes: [], max: 0 };
+    const row = { rank, type, depth, count, label, first, number: r, strips: [], max: 0 };
     const sizes = new Uint32Array(depth);
     for (let i = first; i < first + count; i++) sizes[Math.min(e.depth[i], depth - 1)]++;
     const lists = Array.from(sizes, size => new Uint32Array(size));
@@ -75,13 +75,13 @@ function makeRows(e, meta) {
       lists[d][sizes[d]++] = i;
       if (type === CLASS_COUNTER && e.id[i] > row.max) row.max = e.id[i];
     }
-    row.lanes = lists.map(list => makeLane(e, list));
+    row.strips = lists.map(list => makeStrip(e, list));
     first += count;
     return row;
   });
 }
 
-/* The first position of lane whose event ends after time; ends are sorted as starts are. */
+/* The first position of strip whose event ends after time; ends are sorted as starts are. */
 function firstEnding(e, index, time, low = 0) {
   let high = index.length;
   while (low < high) {
@@ -138,7 +138,7 @@ function eventName(e, meta, i) {
 
 /* ---- Search --------------------------------------------------------------------------- */
 
-/* Positions of all matches in order of time, and the rows' lanes reduced to them. */
+/* Positions of all matches in order of time, and the rows' strips reduced to them. */
 function search(e, meta, rows, query) {
   const text = query.trim().toLowerCase();
   if (text === '') return null;
@@ -151,13 +151,13 @@ function search(e, meta, rows, query) {
     if (number) return e.kind[i] === KIND.WAIT_RANK && e.aux[i] === +number[2];
     return names[e.name[i]] || kinds[e.kind[i]];
   };
-  const all = [], lanes = [];
+  const all = [], strips = [];
   for (const row of rows)
-    lanes.push(row.type === CLASS_COUNTER ? [] :
-      row.lanes.map(lane => makeLane(e, lane.index.filter(matches))));
-  for (const row of lanes) for (const lane of row) for (const i of lane.index) all.push(i);
+    strips.push(row.type === CLASS_COUNTER ? [] :
+      row.strips.map(strip => makeStrip(e, strip.index.filter(matches))));
+  for (const row of strips) for (const strip of row) for (const i of strip.index) all.push(i);
   const list = Uint32Array.from(all).sort((a, b) => e.start[a] - e.start[b]);
-  return { list, lanes, at: -1 };
+  return { list, strips, at: -1 };
 }
 
 /* Every event of a bucket, by rank. */

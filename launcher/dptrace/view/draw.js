@@ -2,7 +2,7 @@
  * draw.js - paints: tracks, ruler, arrows of the selected bucket, heat map. It reads the state
  * that view.js changes and changes nothing itself.
  */
-const GUTTER = 200, RULER = 26, LANE = 17, GAP = 5, HEAD = 24, COUNTER_HEIGHT = 34;
+const GUTTER = 200, RULER = 26, STRIP = 17, GAP = 5, HEAD = 24, COUNTER_HEIGHT = 34;
 const FONT = '11px Inter, "Segoe UI", system-ui, "DejaVu Sans", sans-serif';
 const LEVELS = 7;
 
@@ -57,7 +57,7 @@ function layout(state) {
       y += HEAD;
     }
     row.y = y;
-    row.height = row.type === CLASS_COUNTER ? COUNTER_HEIGHT : row.lanes.length * LANE + 1;
+    row.height = row.type === CLASS_COUNTER ? COUNTER_HEIGHT : row.strips.length * STRIP + 1;
     row.hidden = state.folded.has(rank);
     if (!row.hidden) {
       state.places.push(row);
@@ -71,17 +71,17 @@ function timeToX(state, time) { return GUTTER + (time - state.from) * state.scal
 function xToTime(state, x) { return state.from + (x - GUTTER) / state.scale; }
 function rowTop(state, row) { return RULER + row.y - state.scroll; }
 
-/* ---- Lanes ---------------------------------------------------------------------------- */
+/* ---- Strips ---------------------------------------------------------------------------- */
 
-/* Paints one lane. Wide events become boxes with names; runs of narrow ones become columns whose
+/* Paints one strip. Wide events become boxes with names; runs of narrow ones become columns whose
  * strength is the busy share of that column. */
-function drawLane(state, g, lane, y, palette, withText) {
-  const e = state.e, index = lane.index, width = state.width;
+function drawStrip(state, g, strip, y, palette, withText) {
+  const e = state.e, index = strip.index, width = state.width;
   const column = 2;
   let at = firstEnding(e, index, state.from);
   let runX = 0, runEnd = -1, runColor = '';
   const flush = () => {
-    if (runEnd > runX) { g.fillStyle = runColor; g.fillRect(runX, y, runEnd - runX, LANE - 2); }
+    if (runEnd > runX) { g.fillStyle = runColor; g.fillRect(runX, y, runEnd - runX, STRIP - 2); }
     runEnd = -1;
   };
   while (at < index.length) {
@@ -93,7 +93,7 @@ function drawLane(state, g, lane, y, palette, withText) {
       flush();
       const left = Math.max(x, GUTTER), right = Math.min(x + w, width);
       g.fillStyle = palette[colorIndex(state, i)][LEVELS];
-      g.fillRect(left, y, Math.max(right - left - (w > 4 ? 1 : 0), 1), LANE - 2);
+      g.fillRect(left, y, Math.max(right - left - (w > 4 ? 1 : 0), 1), STRIP - 2);
       if (e.open[i]) drawUnfinished(g, right, y);
       if (withText && right - left > 26) state.texts.push(i, left, right, y);
       at++;
@@ -108,7 +108,7 @@ function drawLane(state, g, lane, y, palette, withText) {
     /* a wide one among them is drawn by itself in the next round */
     const last = index[next - 1];
     if (next - 1 > at && e.dur[last] * state.scale >= column + 1) next--;
-    const share = (lane.busy[next] - lane.busy[at]) * state.scale / column;
+    const share = (strip.busy[next] - strip.busy[at]) * state.scale / column;
     const level = Math.max(1, Math.min(LEVELS, Math.ceil(share * LEVELS)));
     const color = palette[colorIndex(state, longest(e, index, at, next))][level];
     if (runEnd !== from || color !== runColor) { flush(); runX = from; runColor = color; }
@@ -128,7 +128,7 @@ function longest(e, index, from, until) {
 
 function drawUnfinished(g, right, y) {
   g.fillStyle = '#c93a3a';
-  g.fillRect(right - 3, y, 3, LANE - 2);
+  g.fillRect(right - 3, y, 3, STRIP - 2);
 }
 
 function drawTexts(state, g, theme) {
@@ -146,7 +146,7 @@ function drawTexts(state, g, theme) {
     const fits = Math.floor((room + 3) / 6.1);
     if (fits < 2) continue;
     if (text.length > fits) text = text.slice(0, fits - 1) + '\u2026';
-    g.fillText(text, left + 4, state.texts[k + 3] + (LANE - 2) / 2 + 0.5);
+    g.fillText(text, left + 4, state.texts[k + 3] + (STRIP - 2) / 2 + 0.5);
   }
   state.texts.length = 0;
 }
@@ -154,7 +154,7 @@ function drawTexts(state, g, theme) {
 /* The outline of a counter from left to right, as [x, y] with y 0 at value 0 and 1 at the row's
  * maximum. A counter keeps its value until the next sample, so all lines are level or upright. */
 function counterOutline(state, row) {
-  const e = state.e, index = row.lanes[0].index, points = [[GUTTER, 0]];
+  const e = state.e, index = row.strips[0].index, points = [[GUTTER, 0]];
   let at = Math.max(0, firstStarting(e, index, state.from) - 1), level = 0;
   const stepTo = (x, value) => {
     points.push([x, level]);
@@ -181,7 +181,7 @@ function counterOutline(state, row) {
 }
 
 function drawCounter(state, g, row, y, theme) {
-  if (!row.lanes[0] || row.max === 0) return;
+  if (!row.strips[0] || row.max === 0) return;
   const base = y + COUNTER_HEIGHT - 3, room = COUNTER_HEIGHT - 8;
   g.beginPath();
   for (const [x, level] of counterOutline(state, row)) g.lineTo(x, base - room * level);
@@ -279,7 +279,7 @@ function drawGutter(state, g, theme) {
     g.fillStyle = theme.faint;
     let label = row.label;
     if (label.length > 29) label = label.slice(0, 28) + '\u2026';
-    g.fillText(label, 22, y + LANE / 2);
+    g.fillText(label, 22, y + STRIP / 2);
     if (row.type === CLASS_COUNTER) drawCounter(state, g, row, y, theme);
   }
   g.fillStyle = theme.line;
@@ -292,7 +292,7 @@ function eventBox(state, i) {
   const row = state.rows[state.e.row[i]];
   if (row.hidden) return null;
   const x = timeToX(state, state.e.start[i]);
-  return { x, y: rowTop(state, row) + Math.min(state.e.depth[i], row.lanes.length - 1) * LANE,
+  return { x, y: rowTop(state, row) + Math.min(state.e.depth[i], row.strips.length - 1) * STRIP,
     w: Math.max(state.e.dur[i] * state.scale, 2) };
 }
 
@@ -300,8 +300,8 @@ function drawArrow(state, g, from, to, dashed) {
   const a = eventBox(state, from), b = eventBox(state, to);
   if (!a || !b) return;
   const forward = state.e.kind[to] !== KIND.WAIT;
-  const x1 = dashed ? a.x : a.x + a.w, y1 = a.y + LANE / 2 - 1;
-  const x2 = forward ? b.x : b.x + b.w, y2 = b.y + LANE / 2 - 1;
+  const x1 = dashed ? a.x : a.x + a.w, y1 = a.y + STRIP / 2 - 1;
+  const x2 = forward ? b.x : b.x + b.w, y2 = b.y + STRIP / 2 - 1;
   if (Math.max(x1, x2) < GUTTER - 50 || Math.min(x1, x2) > state.width + 50) return;
   const bend = Math.min(60, Math.max(14, Math.abs(x2 - x1) / 2));
   g.setLineDash(dashed ? [4, 3] : []);
@@ -358,7 +358,7 @@ function outline(state, g, i, width) {
   const left = Math.max(box.x, GUTTER), right = Math.min(box.x + box.w, state.width);
   if (right < left) return;
   g.lineWidth = width;
-  g.strokeRect(left - 0.5, box.y - 0.5, Math.max(right - left, 2), LANE - 1);
+  g.strokeRect(left - 0.5, box.y - 0.5, Math.max(right - left, 2), STRIP - 1);
 }
 
 /* ---- The whole ------------------------------------------------------------------------ */
@@ -373,10 +373,10 @@ function drawTracks(state) {
   for (const row of state.places) {
     const y = rowTop(state, row);
     if (y > state.height || y + row.height < RULER || row.type === CLASS_COUNTER) continue;
-    row.lanes.forEach((lane, depth) =>
-      drawLane(state, g, lane, y + depth * LANE, palette, !state.found));
-    if (state.found) state.found.lanes[row.number].forEach((lane, depth) =>
-      drawLane(state, g, lane, y + depth * LANE, state.palette, true));
+    row.strips.forEach((strip, depth) =>
+      drawStrip(state, g, strip, y + depth * STRIP, palette, !state.found));
+    if (state.found) state.found.strips[row.number].forEach((strip, depth) =>
+      drawStrip(state, g, strip, y + depth * STRIP, state.palette, true));
   }
   drawTexts(state, g, theme);
   g.save();

@@ -111,11 +111,11 @@ function pick(x, y) {
   for (const row of state.places) {
     const top = rowTop(state, row);
     if (y < top || y >= top + row.height || row.type === CLASS_COUNTER) continue;
-    const lane = row.lanes[Math.min(row.lanes.length - 1, Math.floor((y - top) / LANE))];
-    const at = firstEnding(e, lane.index, xToTime(state, x - 3));
+    const strip = row.strips[Math.min(row.strips.length - 1, Math.floor((y - top) / STRIP))];
+    const at = firstEnding(e, strip.index, xToTime(state, x - 3));
     let best = -1, distance = 4;
-    for (let k = at; k < Math.min(at + 40, lane.index.length); k++) {
-      const i = lane.index[k], left = timeToX(state, e.start[i]);
+    for (let k = at; k < Math.min(at + 40, strip.index.length); k++) {
+      const i = strip.index[k], left = timeToX(state, e.start[i]);
       if (left > x + 4) break;
       const right = left + e.dur[i] * state.scale;
       const d = x < left ? left - x : x > right ? x - right : 0;
@@ -411,7 +411,7 @@ function showKeys() {
 function neighbour(way) {
   if (state.selected < 0) return;
   const e = state.e, row = state.rows[e.row[state.selected]];
-  const index = row.lanes[Math.min(e.depth[state.selected], row.lanes.length - 1)].index;
+  const index = row.strips[Math.min(e.depth[state.selected], row.strips.length - 1)].index;
   const at = index.indexOf(state.selected) + way;
   if (at < 0 || at >= index.length) return;
   reveal(index[at]);
@@ -475,7 +475,7 @@ function bench() {
 function countSlopes() {
   let slopes = 0;
   for (const row of state.rows) {
-    if (row.type !== CLASS_COUNTER || !row.lanes[0] || row.max === 0) continue;
+    if (row.type !== CLASS_COUNTER || !row.strips[0] || row.max === 0) continue;
     for (const part of [40, 10, 1, 0.1, 0.01]) { /* from all in a few pixels to one hundredth in sight */
       const view = { ...state, from: 0.3 * state.end * Math.max(0, 1 - part),
         scale: (state.width - GUTTER) / (state.end * part) };

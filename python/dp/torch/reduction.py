@@ -1,6 +1,6 @@
 """The allreduce of one tensor, which programs call by the thousand in every step; so with little Python.
 
-Called by ops.py, on any thread. A name has a slot, where the arguments of libdp's call lie converted and
+Called by ops.py, on any thread. A name has a submission, where the arguments of libdp's call lie converted and
 stay so while tensors of the same type, shape and options come under that name.
 """
 from __future__ import annotations
@@ -47,8 +47,8 @@ def stream_of(tensor: torch.Tensor) -> int | None:
     return torch.cuda.current_stream(tensor.device).cuda_stream or 1
 
 
-class _Slot:
-    """The reductions under one name, one after the other. Of the thread that took it out of `slots`."""
+class _Submission:
+    """The reductions under one name, one after the other. Of the thread that took it out of `submissions`."""
 
     __slots__ = ("name", "context", "kind", "source", "target", "handle", "arguments")
 
@@ -194,35 +194,35 @@ def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: fl
         group = process_set.member_group(KIND)  # says what is wrong
     stream = stream_of(tensor) if tensor.is_cuda else None
     key = name or names.next(KIND)
-    # Taken out, which is cheaper than a lock: another thread under this name meanwhile makes a slot of its own,
+    # Taken out, which is cheaper than a lock: another thread under this name meanwhile makes a submission of its own,
     # and one of the two operations is refused.
-    slot = names.slots.pop(key, None) or _make_slot(key)
+    submission = names.submissions.pop(key, None) or _make_submission(key)
     try:
-        before = names.pending.get(slot.name)
+        before = names.pending.get(submission.name)
         if before is not None and before._pointer is not None and not before.done():
-            names.check_free(slot.name, bool(name))
-        if slot.kind != (group, tensor.dtype, tensor.shape, reduce, postscale, stream) or \
-                slot.context._pointer is None:
-            slot.prepare(group, tensor, reduce, postscale, stream)
-        slot.source.value = address = tensor.data_ptr()
-        slot.target.value = address if output is tensor else output.data_ptr()
-        status = _allreduce(*slot.arguments)
+            names.check_free(submission.name, bool(name))
+        if submission.kind != (group, tensor.dtype, tensor.shape, reduce, postscale, stream) or \
+                submission.context._pointer is None:
+            submission.prepare(group, tensor, reduce, postscale, stream)
+        submission.source.value = address = tensor.data_ptr()
+        submission.target.value = address if output is tensor else output.data_ptr()
+        status = _allreduce(*submission.arguments)
         if status != 0:
-            slot.context.check(status)
-        context, pointer = slot.context, slot.handle.value
+            submission.context.check(status)
+        context, pointer = submission.context, submission.handle.value
     except (dp.InvalidError, dp.BusyError) as error:
         raise ValueError(str(error)) from error
     except dp.Error as error:
         raise HorovodInternalError(str(error)) from error
     finally:
-        names.slots[key] = slot
+        names.submissions[key] = submission
     if type(before) is Reduction and before._pointer is None:  # nobody waits for it any more
         before._context, before._tensor, before._output = context, tensor, output
         before._pointer = pointer
         return before
-    reduction = names.pending[slot.name] = Reduction(context, pointer, tensor, output)
+    reduction = names.pending[submission.name] = Reduction(context, pointer, tensor, output)
     return reduction
 
 
-def _make_slot(key: Any) -> _Slot:
-    return _Slot(f"{KIND}.{key}" if isinstance(key, str) else f"{KIND}.noname.{key}")
+def _make_submission(key: Any) -> _Submission:
+    return _Submission(f"{KIND}.{key}" if isinstance(key, str) else f"{KIND}.noname.{key}")

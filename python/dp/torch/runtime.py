@@ -80,7 +80,7 @@ class Names:
         self._counts: dict[str, int] = {}  # guarded by _lock
         # Both without a lock: their users take and put single entries.
         self.pending: dict[str, Any] = {}  # what was submitted last under a name: it has done()
-        self.slots: dict[Any, Any] = {}  # reduction.py's, by the program's name or the number
+        self.submissions: dict[Any, Any] = {}  # reduction.py's, by the program's name or the number
 
     def make(self, kind: str, name: str | None) -> str:
         """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""

@@ -73,8 +73,8 @@ class Turns:
         if at >= PROOF:
             digest -= _FACTOR_PROOF * self._signatures[(at - PROOF) % PAST]
         self._digest = digest & _MASK
-        slot = at % PAST
-        self._signatures[slot], self._bytes[slot] = signature, nbytes
+        index = at % PAST
+        self._signatures[index], self._bytes[index] = signature, nbytes
         before = self._places.get(self._digest, at - PAST)
         self._places[self._digest] = at
         if len(self._places) > 2 * PAST:
