@@ -19,16 +19,17 @@
 #                       that do not differ there; Horovod's), with more seeds, in another order of
 #                       threads; sharding with every stage and number of ranks, and loss curves of every
 #                       type and level, where the others try each claim once; the rehearsal of a visit to
-#                       a GPU, whose steps are tests of their own; jobs on bad links, which
+#                       a GPU and its planted errors, whose steps are tests of their own; jobs on bad links, which
 #                       faults_machines has too; the Python tests over the backend in C++, which is
 #                       compiled for a minute first
 #   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
 #                       launcher or order alone; cases of ranks in processes that do not differ from
 #                       those on threads; whole jobs of whose code smaller tests run all, and looks at
-#                       the sockets of such
+#                       the sockets of such; the trainer's model on a simulated GPU in fp32, whose code
+#                       the tests in 16 bits run
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
-#   clang-tidy          follows a function seven times as far
+#   clang-tidy          follows a function 25 times as far
 #   Slurm               jobs of a real one
 #   preset plain        the whole library without the cached schedule, which the simulator, the explorer
 #                       and the negotiator's units are built without in every run
@@ -45,7 +46,7 @@ for argument in "$@"; do
     --quick) quick=1 ;;
     --all) all=1 ;;
     --no-install) install=0 ;;
-    --help | -h) sed -n '2,37s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,39s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: $argument: unknown; --quick, --all, --no-install or --help" >&2; exit 2 ;;
     esac
 done
@@ -237,18 +238,21 @@ if [ $quick = 0 ]; then
     # Whatever has threads has the label tsan. UCX is not instrumented, so tests that time its deaths
     # are left out, and its hooks on memory calls crash a sanitized thread that ends.
     stage "sanitizers: address + undefined, thread"
-    thread=
-    await asan || fail "address+undefined build"
+    address= thread=
+    if await asan; then
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
+            sanitized asan -j "$test_jobs" "${selection[@]}" &
+        address=$!
+    else
+        fail "address+undefined build"
+    fi
     if await tsan; then
         UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none sanitized tsan -j "$jobs" -L tsan >build-tsan.told &
         thread=$!
     else
         fail "thread build"
     fi
-    if [ "$(cat build-beside/asan.code 2>/dev/null)" = 0 ]; then
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-            sanitized asan -j "$test_jobs" "${selection[@]}" || fail "address+undefined"
-    fi
+    if [ -n "$address" ]; then wait "$address" || fail "address+undefined"; fi
     if [ -n "$thread" ]; then
         echo "   thread:"
         wait "$thread" || fail "thread"

@@ -23,7 +23,7 @@ if(NOT DP_SANITIZE)
   # it runs from within a package are the programs of the label cuda.
   add_test(NAME gpu_visit_planted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_visit.sh
                                           ${CMAKE_CURRENT_SOURCE_DIR}/run.sh)
-  set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS "gpu;long" COST 58)
+  set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS "gpu;long;repeat" COST 58)
   if(TARGET embed_cuda_double AND TARGET gpt2_double)
     add_test(NAME gpu_rehearsal COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_rehearsal.sh
                                         ${PROJECT_BINARY_DIR})

@@ -13,7 +13,7 @@ dp_test(
   test_gpt2_cuda
   SOURCES test_gpt2_cuda.c ${gpt2_tests}/fixture.c ${gpt2_tests}/scratch.c
   LIBS gpt2_cuda_model_double
-  LABELS unit cuda long
+  LABELS unit cuda long unsanitized
   TIMEOUT 240)
 target_compile_definitions(test_gpt2_cuda PRIVATE GPT2_FIXTURES="${gpt2_tests}/fixtures")
 dp_test(
