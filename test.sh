@@ -29,7 +29,7 @@
 #                       the tests in 16 bits run
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
-#   clang-tidy          follows a function 25 times as far
+#   clang-tidy          follows a function seven times as far
 #   Slurm               jobs of a real one
 #   preset plain        the whole library without the cached schedule, which the simulator, the explorer
 #                       and the negotiator's units are built without in every run
