@@ -72,7 +72,8 @@ static void print_own(FILE *out)
     }
 }
 
-static const char *placeholder(const char *kind)
+/* A word in place of the value of a setting: "BYTES" in "--fusion-bytes BYTES". */
+static const char *value_name(const char *kind)
 {
     if (strcmp(kind, "bytes") == 0) return "BYTES";
     if (strcmp(kind, "time") == 0) return "TIME";
@@ -102,7 +103,7 @@ static void print_rows(FILE *out)
         } else if (is_yes_no) {
             snprintf(left, sizeof(left), "%s", flag);
         } else {
-            snprintf(left, sizeof(left), "%s %s", flag, placeholder(setting->kind));
+            snprintf(left, sizeof(left), "%s %s", flag, value_name(setting->kind));
         }
         snprintf(suffix, sizeof(suffix), " Default: %s.",
                  is_yes_no                   ? (setting->value[0] == '1' ? "yes" : "no")

@@ -2,8 +2,8 @@
  * fuzz_reach.c - any bytes as the cards and surveys with which nodes find their network, as cores
  * of a rank, and as a hello of a stranger.
  *
- * An input is a list of (u8 what, u16 size, bytes). What can be read can be written again, and a
- * choice made of it names addresses that exist.
+ * An input is a list of (u8 what, u16 size, bytes). A card or survey that can be read can be
+ * written again, and a choice made of them names addresses that exist.
  */
 #include "tests/fuzz/fuzz.h"
 

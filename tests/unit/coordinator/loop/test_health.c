@@ -192,18 +192,19 @@ static void rank_that_lives_and_sends_no_message_is_mute_in_the_end(void **state
     assert_int_equal(at(START + limit_ns + 50 * MS, &rank), -1);
 }
 
-/* Its neighbours that had messages of it report its silence; so does this one. */
-static void rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence(void **state)
+/* Rank 4 sends no message, and gives signs of life until last_ns; this rank looks every step_ns,
+ * but not from START + 30 * TIMEOUT on for away_ns. It is lost for its silence, and the loop
+ * sleeps. */
+static void expect_loss_for_silence(uint64_t last_ns, uint64_t step_ns, uint64_t away_ns)
 {
-    const uint64_t limit_ns = 30 * TIMEOUT;
-    const uint64_t last_ns = START + limit_ns - 2000 * MS;
+    const uint64_t due_ns = START + 30 * TIMEOUT;
     uint64_t lost_ns = 0;
     int rank = -1;
 
-    (void)state;
-    for (uint64_t now_ns = START; now_ns <= last_ns + TIMEOUT; now_ns += 50 * MS) {
+    for (uint64_t now_ns = START; now_ns <= last_ns + TIMEOUT; now_ns += step_ns) {
         int kind;
 
+        if (now_ns >= due_ns && now_ns < due_ns + away_ns) continue;
         dp_health_heard(&health, 9, now_ns);
         if (now_ns <= last_ns) dp_health_alive(&health, 4, now_ns);
         kind = at(now_ns, &rank);
@@ -215,30 +216,21 @@ static void rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence(
     assert_int_equal(lost_ns, last_ns + TIMEOUT);
 }
 
+/* Its neighbours that had messages of it report its silence; so does this one. */
+static void rank_that_sends_no_message_and_falls_silent_is_lost_for_its_silence(void **state)
+{
+    (void)state;
+    expect_loss_for_silence(START + 30 * TIMEOUT - 2000 * MS, 50 * MS, 0);
+}
+
 /* Its last sign of life comes in time for it to be mute, and this rank has no core until that sign
  * is too old. The deadline was the one that had passed, and the loop did not sleep for two seconds.
  */
 static void rank_that_is_mute_and_silent_at_a_late_look_is_waited_for_asleep(void **state)
 {
-    const uint64_t limit_ns = 30 * TIMEOUT;
-    const uint64_t last_ns = START + limit_ns - DP_HEALTH_SUSPECT_NS + 20 * MS;
-    uint64_t lost_ns = 0;
-    int rank = -1;
-
     (void)state;
-    for (uint64_t now_ns = START; now_ns <= last_ns + TIMEOUT; now_ns += 10 * MS) {
-        int kind;
-
-        if (now_ns >= START + limit_ns && now_ns <= START + limit_ns + 20 * MS) continue;
-        dp_health_heard(&health, 9, now_ns);
-        if (now_ns <= last_ns) dp_health_alive(&health, 4, now_ns);
-        kind = at(now_ns, &rank);
-        assert_int_not_equal(kind, DP_HEALTH_MUTE);
-        if (kind == DP_HEALTH_LOST) lost_ns = now_ns;
-        assert_true(dp_health_deadline(&health) > now_ns); /* nothing is left to do now */
-    }
-    assert_int_equal(rank, 4);
-    assert_int_equal(lost_ns, last_ns + TIMEOUT);
+    expect_loss_for_silence(START + 30 * TIMEOUT - DP_HEALTH_SUSPECT_NS + 20 * MS, 10 * MS,
+                            30 * MS);
 }
 
 /* It was only away for a moment. */
