@@ -78,6 +78,7 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
     free(n->own.queue.entries);
     free(n->order.complete.entries);
     free(n->order.foreign.entries);
+    free(n->order.late.entries);
     free(n->leave.kept);
     free(n->leave.fins);
     free(n->leave.left);

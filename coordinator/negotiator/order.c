@@ -354,9 +354,9 @@ static dp_status_t insert_by_priority(dp_entry_array_t *list, dp_entry_t *entry)
     return DP_OK;
 }
 
-/* Launches all complete tensors by priority. At equal priority those that this rank takes no part
+/* Launches what is held back by priority. At equal priority tensors that this rank takes no part
  * in go first, because they are never held back. */
-void dp_order_launch_held(dp_negotiator_t *n)
+static void launch_held(dp_negotiator_t *n)
 {
     dp_entry_array_t *complete = &n->order.complete, *foreign = &n->order.foreign;
 
@@ -382,16 +382,12 @@ static int is_impatient(dp_collective_t collective)
            collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
-void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
+static void hold_back(dp_negotiator_t *n, dp_entry_t *entry)
 {
     const dp_signature_t *signature = dp_entry_signature(entry);
     uint64_t bytes = payload_bytes(signature);
     int takes_part = dp_entry_takes_part(n, entry);
 
-    if (entry->arrived.absent > 0 && !dp_join_allows(entry)) {
-        refuse_absent(n, entry);
-        return;
-    }
     if (insert_by_priority(takes_part ? &n->order.complete : &n->order.foreign, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;
@@ -402,11 +398,49 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
     if (entry->arrived.is_urgent || is_impatient(signature->collective)) n->order.is_urgent = 1;
 }
 
+void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (entry->arrived.absent > 0 && !dp_join_allows(entry)) {
+        refuse_absent(n, entry);
+    } else if (!dp_schedule_is_unsettled(n, entry)) {
+        hold_back(n, entry);
+    } else if (dp_entry_array_push(&n->order.late, entry) != DP_OK) {
+        dp_fatal_memory(n);
+    }
+}
+
+/* Takes late tensors whose turn it is, or all of them, to what is launched next. 0: there is none.
+ */
+static int admit_late(dp_negotiator_t *n, int admits_all)
+{
+    dp_entry_array_t *late = &n->order.late;
+    size_t count = late->count, kept = 0;
+
+    for (size_t i = 0; i < count && !n->is_fatal; i++) {
+        dp_entry_t *entry = late->entries[i];
+
+        if (!admits_all && dp_schedule_must_wait(n, entry)) {
+            late->entries[kept++] = entry;
+        } else {
+            hold_back(n, entry);
+        }
+    }
+    late->count = kept;
+    return kept < count;
+}
+
+void dp_order_launch_held(dp_negotiator_t *n)
+{
+    admit_late(n, 1);
+    if (!n->is_fatal) launch_held(n);
+}
+
 /* Another list of ranks came under the name of a group that waits to be launched. */
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     dp_entry_array_remove(&n->order.foreign, entry);
     dp_entry_array_remove(&n->order.complete, entry);
+    dp_entry_array_remove(&n->order.late, entry);
     if (n->order.complete.count == 0) n->order.is_urgent = 0;
 }
 
@@ -420,15 +454,22 @@ static int is_launch_due(const dp_negotiator_t *n)
            n->now_ns - n->order.since_ns >= n->order.hold_ns;
 }
 
-void dp_order_flush(dp_negotiator_t *n)
+static void launch_due(dp_negotiator_t *n)
 {
-    if (n->order.complete.count == 0 && n->order.foreign.count == 0) return;
-    if (n->is_fatal || dp_schedule_is_active(n)) return;
     if (is_launch_due(n)) {
-        dp_order_launch_held(n);
+        launch_held(n);
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
     }
+}
+
+/* A bucket that is settled lets the next one be settled. */
+void dp_order_flush(dp_negotiator_t *n)
+{
+    if (n->is_fatal || dp_schedule_is_active(n)) return;
+    launch_due(n);
+    while (n->order.late.count > 0 && !n->is_fatal && admit_late(n, 0))
+        launch_due(n);
 }
 
 uint64_t dp_order_deadline(const dp_negotiator_t *n)

@@ -137,6 +137,8 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     digest = mix(digest, n->leave.keeps);
     for (size_t i = 0; i < n->leave.kept_count; i++)
         digest = mix(digest, n->leave.kept[i].entry->hash + (uint64_t)n->leave.kept[i].rank);
+    for (size_t i = 0; i < n->order.late.count; i++)
+        digest = mix(digest, n->order.late.entries[i]->hash);
     for (size_t i = 0; i < n->order.complete.count; i++)
         digest = mix(digest, n->order.complete.entries[i]->hash);
     for (size_t i = 0; i < n->out.news.count; i++)

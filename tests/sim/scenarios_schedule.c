@@ -128,9 +128,9 @@ static void memory_that_moves_ends_the_schedule(void **state)
     }
 }
 
-/* Ranks 1 and 2 owe the world's tensor, and 1 another one before it. What 1 and 2 do after they
- * have submitted the former comes behind it on both, though only 1 has to wait. */
-static void launch_behind_a_settled_occurrence_waits_for_it(void **state)
+/* Ranks 1 and 2 owe the world's tensor, and 1 another one before it. They submit the former, which
+ * is not settled before the other one: so 1 and 2 can do something else meanwhile. */
+static void late_launches_are_settled_in_their_order(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {2, {1, 2}}};
     static const world_tensor_t kinds[] = {SUM(1, 0), SUM(0, 0), SUM(2, 0), MAKE(1, 22),
@@ -155,8 +155,10 @@ static void launch_behind_a_settled_occurrence_waits_for_it(void **state)
             scenario_submit(&world, 2, t);
             scenario_settle(&world);
         }
-        assert_int_equal(world.ranks[2].pending, 0);
-        assert_int_equal(world.ranks[1].pending, 2);
+        for (int r = 1; r < 3; r++) {
+            assert_true(world.ranks[r].requests[1].is_pending);
+            assert_false(world.ranks[r].requests[2].is_pending);
+        }
         scenario_submit(&world, 1, 0);
         scenario_settle(&world);
         scenario_part(&world);
@@ -327,6 +329,57 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
     }
 }
 
+/* Ranks 0 to 3 make sums over the pairs {0, 1} and {2, 3}, and of these over {0, 2} and {1, 3}, as
+ * nodes that each hold a whole copy of the weights do. A rank adds up a second sum only after it has
+ * waited for the first. When the schedule ends, ranks 2 and 3 have launched all of the round, ranks
+ * 0 and 1 only the first sum. Whichever of them then goes first, the sum of {0, 1} that nobody has
+ * launched must not have to wait for late launches behind it. */
+static void late_launch_that_needs_a_new_one_is_not_waited_for(void **state)
+{
+    enum { A2, B2, A1, B1, Y2, Y1, X2, X1, SUMS };
+    static const world_group_t groups[] = {
+        {0, {0}}, {2, {0, 1}}, {2, {2, 3}}, {2, {0, 2}}, {2, {1, 3}}};
+    static const world_tensor_t kinds[] = {SUM(1, 0),   SUM(2, 0),   SUM(1, 1),   SUM(2, 1),
+                                           SUM(4, 0),   SUM(4, 1),   SUM(3, 0),   SUM(3, 1),
+                                           MAKE(1, 22), MAKE(2, 23), MAKE(3, 24), MAKE(4, 25)};
+    static const int orders[][6][2] = {
+        {{0, X2}, {0, A1}, {1, Y2}, {1, A1}, {1, Y1}, {0, X1}},
+        {{0, A1}, {0, X2}, {1, A1}, {1, Y2}, {1, Y1}, {0, X1}},
+        {{0, A1}, {0, X2}, {1, Y2}, {1, A1}, {0, X1}, {1, Y1}},
+    };
+
+    (void)state;
+    for (size_t o = 0; o < DP_ARRAY_LEN(orders); o++) {
+        const scenario_t cast = {4, 1 + (int)o, SUMS + 4, groups, 5, kinds, 1, 0};
+        world_t world;
+
+        scenario_begin(&world, &cast);
+        for (int t = SUMS; t < SUMS + 4; t++)
+            scenario_submit_all(&world, t);
+        scenario_play(&world, 3, SUMS);
+        assert_int_equal(world.ranks[0].schedules, 1);
+        scenario_submit_all(&world, A2);
+        scenario_submit_all(&world, B2);
+        scenario_submit_all(&world, B1);
+        scenario_submit(&world, 3, Y2);
+        scenario_submit(&world, 3, Y1);
+        scenario_submit(&world, 2, X2);
+        scenario_submit(&world, 2, X1);
+        dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
+        scenario_settle(&world);
+        for (size_t i = 0; i < DP_ARRAY_LEN(orders[o]); i++) {
+            const int rank = orders[o][i][0], tensor = orders[o][i][1];
+
+            scenario_submit(&world, rank, tensor);
+            scenario_settle(&world);
+            if (tensor != A1 || i < 2) continue; /* both ranks have submitted it; they wait for it */
+            assert_false(world.ranks[0].requests[A1].is_pending);
+            assert_false(world.ranks[1].requests[A1].is_pending);
+        }
+        scenario_part(&world);
+    }
+}
+
 /* Rank 1 waits for a tensor behind four that it has to launch late and does not submit: it gives up
  * one after the other, and all of that comes before the others have waited for too long. */
 static void late_launches_are_given_up_before_the_limit(void **state)
@@ -368,13 +421,14 @@ int main(void)
         cmocka_unit_test(together_once_is_not_together),
         cmocka_unit_test(overlapping_groups_keep_one_order_behind_late_launches),
         cmocka_unit_test(memory_that_moves_ends_the_schedule),
-        cmocka_unit_test(launch_behind_a_settled_occurrence_waits_for_it),
+        cmocka_unit_test(late_launches_are_settled_in_their_order),
         cmocka_unit_test(schedule_that_is_kept_ends_with_its_group),
         cmocka_unit_test(end_of_a_group_comes_after_unsettled_launches),
         cmocka_unit_test(nobody_runs_ahead_of_the_others_by_much),
         cmocka_unit_test(tensor_of_an_earlier_schedule_ends_the_next),
         cmocka_unit_test(ranks_that_are_behind_may_meet_before_they_catch_up),
         cmocka_unit_test(launch_waits_for_the_late_launches_before_it_alone),
+        cmocka_unit_test(late_launch_that_needs_a_new_one_is_not_waited_for),
         cmocka_unit_test(late_launches_are_given_up_before_the_limit),
     };
 

@@ -119,6 +119,7 @@ void dp_catch_up_begin(dp_negotiator_t *n, uint64_t low, uint64_t high)
     size_t count = 0;
 
     catch_up->count = catch_up->done = catch_up->early_count = catch_up->late_count = 0;
+    catch_up->settled = 0;
     catch_up->end = high;
     n->marks.in_catch_up = 1; /* until dp_catch_up_launch() finds that nothing is left */
     reset_times(n);
@@ -218,6 +219,17 @@ int dp_schedule_can_be_ahead(const dp_negotiator_t *n, uint64_t ahead)
 
 /* ---- Settled -------------------------------------------------------------------------------- */
 
+/* The root keeps occurrences of all ranks. */
+static void note_settled(dp_negotiator_t *n, const dp_occurrence_t *occurrence)
+{
+    dp_catch_up_t *catch_up = &n->schedule->catch_up;
+
+    dp_schedule_raise_floor(n, occurrence->entry, occurrence->bucket + 1);
+    while (catch_up->settled < catch_up->count &&
+           catch_up->occurrences[catch_up->settled].is_settled)
+        catch_up->settled++;
+}
+
 /* NULL: this rank takes no part in it. */
 static dp_occurrence_t *settle_oldest(dp_negotiator_t *n, dp_entry_t *entry)
 {
@@ -228,7 +240,7 @@ static dp_occurrence_t *settle_oldest(dp_negotiator_t *n, dp_entry_t *entry)
     if (occurrence == NULL) return NULL;
     entry->schedule->occurrences = occurrence->next_of_entry;
     occurrence->is_settled = 1;
-    if (dp_is_root(n)) dp_schedule_raise_floor(n, entry, occurrence->bucket + 1);
+    if (dp_is_root(n)) note_settled(n, occurrence);
     return occurrence->is_own ? occurrence : NULL;
 }
 

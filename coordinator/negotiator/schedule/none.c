@@ -92,6 +92,13 @@ void dp_catch_up_defer(dp_negotiator_t *n, uint64_t behind)
     (void)behind;
 }
 
+int dp_catch_up_must_wait(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    (void)n;
+    (void)entry;
+    return 0;
+}
+
 int dp_catch_up_has_floors(const dp_negotiator_t *n)
 {
     (void)n;

@@ -121,6 +121,14 @@ static inline void dp_schedule_defer(dp_negotiator_t *n, uint64_t behind)
 
 /* ---- The root orders ------------------------------------------------------------------------ */
 
+int dp_catch_up_must_wait(const dp_negotiator_t *n, const dp_entry_t *entry);
+/* Must a complete tensor that is unsettled wait, because a bucket before its own is unsettled, or
+ * another tensor of its bucket is not complete? */
+static inline int dp_schedule_must_wait(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    return n->marks.in_catch_up && dp_catch_up_must_wait(n, entry);
+}
+
 int dp_catch_up_has_floors(const dp_negotiator_t *n);
 /* A launch must come behind what any of its ranks had launched early. */
 static inline int dp_schedule_has_floors(const dp_negotiator_t *n)

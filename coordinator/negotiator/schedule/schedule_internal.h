@@ -84,6 +84,7 @@ typedef struct dp_schedule_stop {
 typedef struct dp_catch_up {
     dp_occurrence_t *occurrences; /* [count], those before `done` are over */
     size_t count, room, done;
+    size_t settled;      /* root: occurrences before this one are settled */
     uint64_t end;        /* behind the last bucket that anybody launched */
     size_t early_count;  /* of these: launched and not settled */
     size_t late_count;   /* of these: not launched yet */
