@@ -88,7 +88,5 @@ dp_status_t dp_shards_ready(dp_shards_t *shards, size_t g, void *stream)
         shards->order[shards->ready_count++] = span;
     }
     span->readies++;
-    if (shards->replicas == NULL) return DP_OK;
-    return shards->context->program != NULL ? dp_shards_advance(shards, REDUCE_LEAD, stream)
-                                            : dp_shards_advance_done(shards, stream);
+    return shards->replicas == NULL ? DP_OK : dp_shards_advance(shards, REDUCE_LEAD, stream);
 }

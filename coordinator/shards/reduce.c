@@ -7,9 +7,10 @@
  *
  * With replicas the sum goes node by node where a group is a node, in the order in which an
  * allreduce of all ranks adds, and is divided once at the end: so the bits are the same. The second
- * operation needs the result of the first. In DP_ORDER_PROGRAM all ranks must submit it at the same
- * place, so ready() waits for the group that was ready two calls before; else it looks which ones
- * are done. Called on the program's thread.
+ * operation needs the result of the first, and all ranks submit it at the same place in every step:
+ * ready() waits for the group that was ready two calls before. DP_ORDER_PROGRAM asks for that, and
+ * a cached schedule takes it that a rank never waits for an operation before it submits one that
+ * had come earlier in another step (docs/protocol.md). Called on the program's thread.
  */
 #include "coordinator/shards/shards.h"
 
@@ -78,17 +79,6 @@ dp_status_t dp_shards_advance(dp_shards_t *shards, size_t lead, void *stream)
     dp_status_t status = DP_OK;
 
     while (status == DP_OK && shards->averaged + lead < shards->ready_count)
-        status = begin_next_replica_sum(shards, stream);
-    return status;
-}
-
-/* Those that are done already, where each rank may go on at its own time. */
-dp_status_t dp_shards_advance_done(dp_shards_t *shards, void *stream)
-{
-    dp_status_t status = DP_OK;
-
-    while (status == DP_OK && shards->averaged < shards->ready_count &&
-           dp_test(shards->order[shards->averaged]->reduce) != DP_ERR_PENDING)
         status = begin_next_replica_sum(shards, stream);
     return status;
 }

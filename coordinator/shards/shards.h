@@ -171,11 +171,9 @@ dp_status_t dp_shards_finish_gathers(dp_shards_t *shards);
 
 /* reduce.c: the reduction of a group whose gradients are complete begins. */
 dp_status_t dp_shards_reduce(dp_shards_t *shards, dp_span_t *span, void *stream);
-/* reduce.c: with replicas: groups whose sum is there go on between them. advance() waits for sums
- * until `lead` groups are left whose sums may still be on their way; advance_done() waits for none,
- * so it is only for ranks that may go on each at its own time. */
+/* reduce.c: with replicas: groups whose sum is there go on between them. Waits for sums until
+ * `lead` groups are left whose sums may still be on their way. */
 dp_status_t dp_shards_advance(dp_shards_t *shards, size_t lead, void *stream);
-dp_status_t dp_shards_advance_done(dp_shards_t *shards, void *stream);
 /* reduce.c: with replicas: every group that is ready goes on between them. */
 dp_status_t dp_shards_average_all(dp_shards_t *shards, void *stream);
 /* reduce.c: waits until a group's gradients have left the memory that its reduction reads. On a
