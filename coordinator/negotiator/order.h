@@ -18,7 +18,7 @@ typedef struct dp_ordering {
     size_t bytes;              /* of these */
     uint64_t since_ns;         /* since when there are any of these */
     int is_urgent;             /* one of them is */
-    dp_entry_array_t late;     /* complete, and not their turn to be settled: dp_schedule_must_wait() */
+    dp_entry_array_t late; /* complete, and not their turn to be settled: dp_schedule_must_wait() */
 } dp_ordering_t;
 
 void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry);

@@ -42,12 +42,13 @@ uint64_t digest_schedule(uint64_t digest, const dp_negotiator_t *n)
                         (uint64_t)schedule->stop.is_reason_sent << 35 |
                         (uint64_t)schedule->stop.is_reached_sent << 36 |
                         (uint64_t)schedule->detect.is_declared << 37 |
-                        (uint64_t)schedule->detect.is_due << 38 |
+                        (uint64_t)(schedule->detect.due > 0) << 38 |
                         (uint64_t)(schedule->catch_up.waited_ns != 0) << 39 |
                         (uint64_t)(schedule->catch_up.gave_up_ns != 0) << 40 |
                         (uint64_t)schedule->catch_up.has_warned << 41 |
                         (uint64_t)schedule->detect.is_whole << 42 |
-                        (uint64_t)schedule->resume.is_kept << 43);
+                        (uint64_t)schedule->resume.is_kept << 43 |
+                        (uint64_t)schedule->run.has_misfit << 44);
     if (schedule->stop.has_reason && dp_schedule_is_active(n))
         digest = mix(digest, (uint64_t)schedule->stop.reason << 32 | (uint32_t)schedule->stop.rank);
     digest = mix(digest, schedule->base);

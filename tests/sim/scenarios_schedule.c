@@ -330,10 +330,10 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
 }
 
 /* Ranks 0 to 3 make sums over the pairs {0, 1} and {2, 3}, and of these over {0, 2} and {1, 3}, as
- * nodes that each hold a whole copy of the weights do. A rank adds up a second sum only after it has
- * waited for the first. When the schedule ends, ranks 2 and 3 have launched all of the round, ranks
- * 0 and 1 only the first sum. Whichever of them then goes first, the sum of {0, 1} that nobody has
- * launched must not have to wait for late launches behind it. */
+ * nodes that each hold a whole copy of the weights do. A rank adds up a second sum only after it
+ * has waited for the first. When the schedule ends, ranks 2 and 3 have launched all of the round,
+ * ranks 0 and 1 only the first sum. Whichever of them then goes first, the sum of {0, 1} that
+ * nobody has launched must not have to wait for late launches behind it. */
 static void late_launch_that_needs_a_new_one_is_not_waited_for(void **state)
 {
     enum { A2, B2, A1, B1, Y2, Y1, X2, X1, SUMS };
@@ -372,7 +372,8 @@ static void late_launch_that_needs_a_new_one_is_not_waited_for(void **state)
 
             scenario_submit(&world, rank, tensor);
             scenario_settle(&world);
-            if (tensor != A1 || i < 2) continue; /* both ranks have submitted it; they wait for it */
+            if (tensor != A1 || i < 2)
+                continue; /* both ranks have submitted it; they wait for it */
             assert_false(world.ranks[0].requests[A1].is_pending);
             assert_false(world.ranks[1].requests[A1].is_pending);
         }

@@ -85,7 +85,8 @@ static void choose_tensor(script_t *script, int group, int name, uint64_t *rando
     world_tensor_t *kind;
 
     if (collective == DP_COLLECTIVE_SEND && size < 2) collective = DP_COLLECTIVE_ALLREDUCE;
-    if (!script->options.has_groups) collective = DP_COLLECTIVE_ALLREDUCE;
+    if (!script->options.has_groups || script->options.is_chained)
+        collective = DP_COLLECTIVE_ALLREDUCE;
     collective = vary_reduction(collective, name);
     kind = &script->kinds[add_tensor(script, group, collective, name)];
     if (collective == DP_COLLECTIVE_BROADCAST) kind->root = (int)below(random, (uint64_t)size);
@@ -179,6 +180,30 @@ static int occurrences(const script_t *script, int tensor, int first_step, int s
     return count;
 }
 
+static void shuffle(int *order, int count, uint64_t *random)
+{
+    for (int i = count - 1; i > 0; i--) {
+        int k = (int)below(random, (uint64_t)i + 1), kept = order[i];
+
+        order[i] = order[k];
+        order[k] = kept;
+    }
+}
+
+/* The tensor that a rank waits for before it submits this one, -1: none. Without a draw, and the
+ * same in every step. */
+static int awaited_before(const script_t *script, int rank, int tensor)
+{
+    const uint64_t mixed = ((uint64_t)rank * 131 + (uint64_t)tensor) * UINT64_C(0x9e3779b97f4a7c15);
+    int before = tensor - 1;
+
+    if (!script->options.is_chained || mixed >> 62 != 0) return -1;
+    while (before >= 0 && (script->kinds[before].collective >= DP_COLLECTIVE_JOIN ||
+                           !takes_part(script, before, rank)))
+        before--;
+    return before;
+}
+
 /* One rank's step: the tensors of the groups that are alive, in an order of its own. */
 static void plan_step(script_t *script, int rank, const int *alive, int without, int step,
                       uint64_t *random)
@@ -193,13 +218,12 @@ static void plan_step(script_t *script, int rank, const int *alive, int without,
         if (!occurs(script, t, step)) continue;
         order[count++] = t;
     }
-    for (int i = count - 1; i > 0; i--) {
-        int k = (int)below(random, (uint64_t)i + 1), kept = order[i];
-
-        order[i] = order[k];
-        order[k] = kept;
-    }
+    if (!script->options.is_chained) shuffle(order, count, random);
     for (int i = 0; i < count; i++) {
+        const int awaited = awaited_before(script, rank, order[i]);
+
+        if (awaited >= 0 && alive[script->kinds[awaited].group])
+            act(script, rank, ACT_WAIT, awaited, 0, 0);
         act(script, rank, ACT_SUBMIT, order[i], 0, shape(script, rank, order[i], step));
         if (is_odd(script, order[i], step) && ranks_of(script, order[i]) > 1)
             script->failures[rank]++;

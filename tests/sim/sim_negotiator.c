@@ -470,6 +470,10 @@ static void check_waits(sim_t *sim)
 
     for (int i = 0; i < world->options.size; i++)
         voids += world->ranks[i].voids;
+    /* A failure is settled at once, before others whose turn comes earlier. */
+    if (voids > 0 && sim->script.options.is_chained && sim->misfortune != MISMATCH &&
+        sim->misfortune != LEAVER)
+        world_violation(world, "%d requests were given up, though all ranks have one order", voids);
     if (sim->misfortune == STALL || voids > 0) return;
     for (int i = 0; i < world->options.size; i++) {
         const world_rank_t *self = &world->ranks[i];
@@ -541,6 +545,16 @@ static void choose_routine(script_options_t *script, uint64_t *random)
     script->reshape_step = 0;
 }
 
+/* A training loop whose operations need each other's results, over groups that overlap. */
+static void choose_chain(script_options_t *script)
+{
+    script->has_groups = script->is_chained = 1;
+    script->may_join = 0;
+    script->steps += 24;
+    script->waits_at_step_end = script->declares = 1;
+    script->rare_every = script->reshape_step = 0;
+}
+
 static void choose_script(sim_t *sim, const world_options_t *options)
 {
     uint64_t *random = &sim->random;
@@ -557,6 +571,7 @@ static void choose_script(sim_t *sim, const world_options_t *options)
     if (options->may_schedule && !script.may_join) script.rare_every = (int)below(random, 7);
     script.reshape_step = (int)below(random, 4);
     if (options->may_schedule && below(random, 4) == 0) choose_routine(&script, random);
+    if (options->may_schedule && options->size > 3 && sim->seed % 4 == 2) choose_chain(&script);
     script.mismatch_step = -1;
     if (sim->misfortune == MISMATCH) script.mismatch_step = (int)below(random, 8);
     script.mismatch_tensor = (int)below(random, 3);

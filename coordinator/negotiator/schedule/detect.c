@@ -10,8 +10,11 @@
  * The schedule is the last such round as it was ordered, launch by launch: two tensors of one
  * launch were pending together on every rank, so no rank had waited for the first before it
  * submitted the second, and what it did wait for lies in an earlier launch. The first declared
- * round is believed at once, later ones when several whole ones were alike. A schedule that did not
- * live for twice as long as it took to find costs more rounds before the next one.
+ * round is believed at once, later ones when several whole ones were alike. The root's call ends a
+ * round for groups without the root at any point of theirs; so a first round that holds launches of
+ * such groups must come a second time: two rounds alike have the same part of each, and the second
+ * one goes on where the first one ended. A schedule that did not live for twice as long as it took
+ * to find costs more rounds before the next one.
  *
  * Called through the hooks of schedule.h for each launch that is ordered and by flush.c, on the
  * thread that drives the root's negotiator.
@@ -38,7 +41,9 @@ static void forget_history(dp_negotiator_t *n)
     for (size_t i = 0; i < detect->count; i++)
         detect->history[i].entry->schedule->last_launch = 0;
     detect->count = detect->round_begin = detect->period = detect->repeat = 0;
-    detect->is_due = detect->is_whole = 0;
+    detect->due = 0;
+    detect->is_whole = 0;
+    detect->declared = 0; /* the next one does not follow on those before */
 }
 
 static dp_status_t reserve_history(dp_detect_t *detect)
@@ -135,7 +140,8 @@ void dp_detect_end_round(dp_negotiator_t *n)
         (detect->is_whole || !has_ended)) {
         detect->declared = digest == detect->digest ? detect->declared + 1 : 1;
         detect->digest = digest;
-        detect->is_due = 1; /* dp_detect_order() looks at it */
+        detect->due = detect->count - detect->round_begin; /* dp_detect_order() looks at it */
+        detect->round_begin = detect->count;
     } else {
         forget_history(n);
     }
@@ -154,7 +160,6 @@ void dp_detect_ended(dp_negotiator_t *n, uint64_t rounds)
 
     forget_history(n);
     dp_resume_keep(n, rounds);
-    detect->declared = 0;
     detect->rounds_needed = rounds >= LONG_LIFE * (uint64_t)needed_rounds(detect)
                                 ? REPEATS
                                 : dp_min(dp_max(detect->rounds_needed, REPEATS) * 2, REPEATS_MAX);
@@ -225,10 +230,22 @@ static dp_status_t build_schedule(dp_negotiator_t *n, size_t first)
     return DP_OK;
 }
 
-/* How many launches the schedule would have; 0: it is not time. */
-static size_t due_length(dp_detect_t *detect)
+/* Is one of the last `count` launches of a group without this rank? */
+static int has_foreign(const dp_negotiator_t *n, size_t count)
 {
-    size_t count = detect->count - detect->round_begin;
+    const dp_detect_t *detect = &n->schedule->detect;
+
+    for (size_t i = detect->count - count; i < detect->count; i++) {
+        if (!dp_entry_takes_part(n, detect->history[i].entry)) return 1;
+    }
+    return 0;
+}
+
+/* How many launches the schedule would have; 0: it is not time. */
+static size_t due_length(dp_negotiator_t *n)
+{
+    dp_detect_t *detect = &n->schedule->detect;
+    size_t count = detect->due;
 
     if (!detect->is_declared) {
         if (detect->period == 0) return 0;
@@ -236,9 +253,9 @@ static size_t due_length(dp_detect_t *detect)
                    ? detect->period
                    : 0;
     }
-    if (!detect->is_due) return 0;
-    detect->is_due = 0;
-    detect->round_begin = detect->count;
+    detect->due = 0;
+    if (count == 0) return 0;
+    if (detect->declared < DECLARED_AGAIN && has_foreign(n, count)) return 0;
     return detect->declared >= needed_rounds(detect) ? count : 0;
 }
 
@@ -249,7 +266,7 @@ void dp_detect_order(dp_negotiator_t *n)
     size_t count;
 
     if (n->is_fatal || n->is_finished) return;
-    count = due_length(detect);
+    count = due_length(n);
     if (count == 0 || !is_usable_round(n, count) || !dp_schedule_is_calm(n) ||
         !has_nothing_else_pending(n, detect->count - count))
         return;

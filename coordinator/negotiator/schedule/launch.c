@@ -102,6 +102,7 @@ void dp_schedule_check_fit(dp_negotiator_t *n, dp_entry_t *entry)
             has_scale_moved(entry->schedule->planned_absmax, own->absmax))
             diverge_for(n, DP_SCHEDULE_END_SCALE, entry);
     }
+    if (!entry->schedule->fits) n->schedule->run.has_misfit = 1;
 }
 
 /* A thread that waits shows that this rank does not submit the rest of the bucket first: it may
@@ -184,8 +185,8 @@ void dp_schedule_launch_due(dp_negotiator_t *n)
 {
     dp_schedule_t *schedule = n->schedule;
 
-    while (dp_schedule_is_active(n) && !schedule->is_paused && schedule->own_bucket_count > 0 &&
-           !n->is_fatal) {
+    while (dp_schedule_is_active(n) && !schedule->is_paused && !schedule->run.has_misfit &&
+           schedule->own_bucket_count > 0 && !n->is_fatal) {
         uint64_t number = dp_schedule_next(schedule);
         const dp_schedule_bucket_t *bucket = &schedule->buckets[number % schedule->bucket_count];
 
@@ -261,7 +262,7 @@ void dp_schedule_begin(dp_negotiator_t *n, uint64_t sequence)
         schedule->run.counts_sent = schedule->run.unconfirmed_ns = 0;
     schedule->catch_up.waited_ns = 0;
     schedule->run.slowest = -1;
-    schedule->run.wants_exact_counts = 0;
+    schedule->run.wants_exact_counts = schedule->run.has_misfit = 0;
     /* The root orders no schedule while a rank has to catch up, so nothing is lost. */
     schedule->catch_up.count = schedule->catch_up.done = 0;
     n->sequence = sequence;

@@ -65,6 +65,8 @@ typedef struct dp_schedule_run {
     uint64_t counts_sent;    /* to the parent */
     int slowest;             /* the last rank to launch another round */
     int wants_exact_counts;
+    int has_misfit; /* this rank has submitted what does not fit: it launches nothing more, as that
+                     * could be behind it in the program's order */
 } dp_schedule_run_t;
 
 /* schedule_messages.c: why it must end, and how far ranks have come */
@@ -114,7 +116,7 @@ typedef struct dp_detect {
     uint64_t digest;        /* of the last declared round */
     int is_whole;           /* the declared round was seen from its beginning */
     int rounds_cut;         /* declared rounds in a row at whose end operations were pending */
-    int is_due;             /* a declared round is over that may become a schedule */
+    size_t due;             /* launches of a declared round that may become a schedule; 0: none */
 } dp_detect_t;
 
 /* resume.c: the root */
