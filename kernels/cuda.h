@@ -68,8 +68,8 @@ typedef struct dp_cuda_table {
 size_t dp_cuda_table_bytes(size_t pieces);
 
 /*
- * dp_kernel_cast() with any number of pieces in one launch and one pass over memory: 16-byte
- * accesses whatever the alignment of from and to (which is at least that of their types).
+ * dp_kernel_cast() with any number of pieces in one launch and one pass over memory: accesses
+ * of 8 or 16 bytes whatever the alignment of from and to (which is at least that of their types).
  *
  * @param table may be NULL up to DP_CUDA_PIECES_INLINE pieces
  */

@@ -158,12 +158,17 @@ DP_BOTH block_t<From, To> block_of(const cast_entry_t *entry, unsigned long long
     return block;
 }
 
-/* Elements of a vector: sixteen bytes of the smaller type. */
+/*
+ * The elements that a thread converts at a time: a vector of results. The lanes of a warp store
+ * vectors that lie side by side. If each lane had two vectors to store, a store instruction would
+ * write one half of every 32-byte sector, and L2 would see each sector twice. So a widening cast
+ * loads half a vector. A narrowing one loads two: the second load finds its sectors in L1.
+ */
 template <typename From, typename To> struct shape_t {
-    static constexpr int elements =
-        VECTOR_BYTES / (int)(sizeof(From) < sizeof(To) ? sizeof(From) : sizeof(To));
-    static constexpr int from_vectors = elements * (int)sizeof(From) / VECTOR_BYTES;
-    static constexpr int to_vectors = elements * (int)sizeof(To) / VECTOR_BYTES;
+    static constexpr int elements = VECTOR_BYTES / (int)sizeof(To);
+    static constexpr int from_bytes = elements * (int)sizeof(From);
+    static constexpr int load_bytes = from_bytes < VECTOR_BYTES ? from_bytes : VECTOR_BYTES;
+    static constexpr int loads = from_bytes / load_bytes;
     static constexpr int rounds = DP_TALLY_BLOCK / (elements * CAST_THREADS);
 };
 
@@ -192,7 +197,7 @@ DP_BOTH void cast_thread(const block_t<From, To> &block, unsigned thread, unsign
 {
     typedef shape_t<From, To> shape;
     typedef convert_t<From, To, is_copy> convert;
-    words_t in[shape::rounds][shape::from_vectors];
+    vector_t<shape::load_bytes> in[shape::rounds][shape::loads];
     To *to = misalignment(block.to) == 0 ? block.to : (To *)(void *)shared;
 
     *partial = partial_t{0.0, 0.0, 0};
@@ -200,22 +205,21 @@ DP_BOTH void cast_thread(const block_t<From, To> &block, unsigned thread, unsign
         const unsigned e = (thread + (unsigned)round * CAST_THREADS) * shape::elements;
 
         if (e + shape::elements <= block.count) {
-            load_vectors<shape::from_vectors>((const unsigned char *)(block.from + e),
-                                              block.from_begin, block.from_end, in[round]);
+            load_vectors((const unsigned char *)(block.from + e), block.from_begin, block.from_end,
+                         in[round]);
         }
     }
     for (int round = 0; round < shape::rounds; round++) {
         const unsigned e = (thread + (unsigned)round * CAST_THREADS) * shape::elements;
 
         if (e + shape::elements <= block.count) {
-            words_t out[shape::to_vectors];
+            words_t out;
 
             for (int i = 0; i < shape::elements; i++) {
-                convert::one(((const From *)(const void *)in[round])[i], &((To *)(void *)out)[i],
+                convert::one(((const From *)(const void *)in[round])[i], &((To *)(void *)&out)[i],
                              block.scale, partial);
             }
-            for (int i = 0; i < shape::to_vectors; i++)
-                ((words_t *)(void *)(to + e))[i] = out[i];
+            *(words_t *)(void *)(to + e) = out;
         } else {
             for (unsigned i = e; i < block.count && i < e + shape::elements; i++)
                 convert::one(block.from[i], &to[i], block.scale, partial);
@@ -239,7 +243,7 @@ DP_BOTH void store_thread(To *to, unsigned count, unsigned thread, const unsigne
         const unsigned offset = head + v * VECTOR_BYTES;
         words_t out[1];
 
-        load_vectors<1>(shared + offset, shared, end, out);
+        load_vectors(shared + offset, shared, end, out);
         *(words_t *)(void *)(at + offset) = out[0];
     }
     if (thread < head) at[thread] = shared[thread];

@@ -1,5 +1,5 @@
 /*
- * cuda_types.cuh - element types, conversions and 16-byte accesses, for host and device alike.
+ * cuda_types.cuh - element types, conversions and whole-vector accesses, for host and device alike.
  *
  * What runs inside the kernels is written as functions that a CPU can run too: tests walk a
  * simulated grid through them on machines without a GPU.
@@ -95,17 +95,19 @@ DP_BOTH void narrow(float value, bfloat_bits_t *to)
 #endif
 }
 
-/* ---- Sixteen bytes at a time ---------------------------------------------------------------- */
+/* ---- Whole vectors at a time ---------------------------------------------------------------- */
 
 #define VECTOR_BYTES 16
 
-typedef struct alignas(VECTOR_BYTES) words {
-    uint32_t w[4];
-} words_t;
+/* What one instruction of a thread loads or stores: 8 or 16 bytes. */
+template <int bytes> struct alignas(bytes) vector_t {
+    uint32_t w[bytes / 4];
+};
+typedef vector_t<VECTOR_BYTES> words_t;
 
-DP_BOTH unsigned misalignment(const void *pointer)
+template <int bytes = VECTOR_BYTES> DP_BOTH unsigned misalignment(const void *pointer)
 {
-    return (unsigned)((uintptr_t)pointer % VECTOR_BYTES);
+    return (unsigned)((uintptr_t)pointer % bytes);
 }
 
 DP_BOTH uint32_t funnel(uint32_t low, uint32_t high, unsigned bits)
@@ -121,48 +123,51 @@ DP_BOTH uint32_t funnel(uint32_t low, uint32_t high, unsigned bits)
  * The bytes of `count` vectors that begin `skip` bytes behind the first of count + 1 aligned ones.
  * Registers cannot be indexed by a variable, so the shift goes by 8, by 4, then by single bytes.
  */
-template <int count>
-DP_BOTH void shift_words(const words_t (&from)[count + 1], unsigned skip, words_t (&to)[count])
+template <int bytes, int count>
+DP_BOTH void shift_words(const vector_t<bytes> (&from)[count + 1], unsigned skip,
+                         vector_t<bytes> (&to)[count])
 {
-    uint32_t w[4 * (count + 1)];
+    const int each = bytes / 4;
+    uint32_t w[each * (count + 1)];
 
-    for (int i = 0; i < 4 * (count + 1); i++)
-        w[i] = from[i / 4].w[i % 4];
-    for (int i = 0; i + 2 < 4 * (count + 1); i++)
+    for (int i = 0; i < each * (count + 1); i++)
+        w[i] = from[i / each].w[i % each];
+    for (int i = 0; bytes > 8 && i + 2 < each * (count + 1); i++)
         w[i] = (skip & 8u) != 0 ? w[i + 2] : w[i];
-    for (int i = 0; i + 1 < 4 * (count + 1); i++)
+    for (int i = 0; i + 1 < each * (count + 1); i++)
         w[i] = (skip & 4u) != 0 ? w[i + 1] : w[i];
-    for (int i = 0; i < 4 * count; i++)
-        to[i / 4].w[i % 4] = funnel(w[i], w[i + 1], (skip & 3u) * 8);
+    for (int i = 0; i < each * count; i++)
+        to[i / each].w[i % each] = funnel(w[i], w[i + 1], (skip & 3u) * 8);
 }
 
 /*
  * Reads `count` vectors from anywhere inside [begin, end). Never touches a byte outside of it: near
  * the ends of a misaligned tensor bytes are read one by one.
  */
-template <int count>
+template <int bytes, int count>
 DP_BOTH void load_vectors(const unsigned char *at, const unsigned char *begin,
-                          const unsigned char *end, words_t (&to)[count])
+                          const unsigned char *end, vector_t<bytes> (&to)[count])
 {
-    const unsigned skip = misalignment(at);
+    const int each = bytes / 4;
+    const unsigned skip = misalignment<bytes>(at);
     const unsigned char *aligned = at - skip;
 
     if (skip == 0) {
         for (int i = 0; i < count; i++)
-            to[i] = ((const words_t *)(const void *)at)[i];
-    } else if (aligned >= begin && aligned + (count + 1) * VECTOR_BYTES <= end) {
-        words_t around[count + 1];
+            to[i] = ((const vector_t<bytes> *)(const void *)at)[i];
+    } else if (aligned >= begin && aligned + (count + 1) * bytes <= end) {
+        vector_t<bytes> around[count + 1];
 
         for (int i = 0; i <= count; i++)
-            around[i] = ((const words_t *)(const void *)aligned)[i];
-        shift_words<count>(around, skip, to);
+            around[i] = ((const vector_t<bytes> *)(const void *)aligned)[i];
+        shift_words<bytes, count>(around, skip, to);
     } else {
-        for (int i = 0; i < 4 * count; i++) {
+        for (int i = 0; i < each * count; i++) {
             uint32_t word = 0;
 
             for (int k = 0; k < 4; k++)
                 word |= (uint32_t)at[4 * i + k] << (8 * k);
-            to[i / 4].w[i % 4] = word;
+            to[i / each].w[i % each] = word;
         }
     }
 }
