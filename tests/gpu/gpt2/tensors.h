@@ -94,11 +94,11 @@ static void tensor_put(tensor_t *tensor)
         if (tensor->type == GPT2_CUDA_F32) {
             const float value = (float)tensor->host[i];
 
-            memcpy(bytes + i * each, &value, each);
+            memcpy(bytes + i * sizeof(value), &value, sizeof(value));
         } else {
             const uint16_t value = half_of(tensor->type, (float)tensor->host[i]);
 
-            memcpy(bytes + i * each, &value, each);
+            memcpy(bytes + i * sizeof(value), &value, sizeof(value));
         }
     }
     if (tensor->count > 0) {
@@ -140,9 +140,9 @@ static void tensor_get(const tensor_t *tensor, double *out)
         uint16_t half;
 
         if (tensor->type == GPT2_CUDA_F32) {
-            memcpy(&value, bytes + i * each, each);
+            memcpy(&value, bytes + i * sizeof(value), sizeof(value));
         } else {
-            memcpy(&half, bytes + i * each, each);
+            memcpy(&half, bytes + i * sizeof(half), sizeof(half));
             value = of_half(tensor->type, half);
         }
         out[i] = (double)value;
