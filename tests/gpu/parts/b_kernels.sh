@@ -4,7 +4,7 @@ part_b() {
     part b kernels 120 "Kernels against their host twins"
     step casts 40 "pack, unpack, cast, reduce" --figures casts_figures -- ours "$root/tests/cuda_kernels"
     step attention 40 "attention" --figures attention_figures -- ours "$root/tests/gpt2_attention"
-    step gpt2 30 "the trainer's kernels" --says '0 failures' -- ours "$root/tests/gpt2_cuda_kernels_device"
+    step gpt2 40 "the trainer's kernels" --says '0 failures' -- ours "$root/tests/gpt2_cuda_kernels_device"
     step products 40 "matrix products by cuBLASLt" --figures products_figures -- \
         ours "$root/tests/gpt2_matmul_device"
     step mma 15 "tensor core instructions" --says '0 failures' -- ours "$root/tests/cuda_mma"

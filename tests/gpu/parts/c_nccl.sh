@@ -3,7 +3,7 @@
 
 part_c() {
     local run=$root/dprun program=$root/embed_cuda
-    part c nccl 220 "NCCL: one rank, ranks on one GPU, faults"
+    part c nccl 190 "NCCL: one rank, ranks on one GPU, faults"
     step one 25 "one rank" --says 'rank 0 of 1: off by' -- ours "$run" -np 1 "$program"
     step allreduce 30 "two ranks, one allreduce (NCCL talks)" --says 'allreduce: ok' -- told allreduce
     ranks_case steps "an optimizer behind the skip word"

@@ -2,12 +2,12 @@
 # that share the state out learn beside two that do not.
 
 part_d() {
-    part d losses 110 "GPT-2: losses as on the processor"
+    part d losses 140 "GPT-2: losses as on the processor"
     step cpu 40 "20 steps on the processor" --figures last_loss -- train_tiny cpu fp32
     step fp32 35 "the same on the GPU, fp32" --figures losses_figures -- compare_tiny fp32 0.001
     step bf16 35 "the same on the GPU, bf16" --figures losses_figures -- compare_tiny bf16 0.02
     step o2 35 "the same on the GPU, O2 in bf16" --figures losses_figures -- compare_tiny O2 0.02
-    step shards 60 "two ranks share weights out: equal bytes" --says '^same bytes: 2 of 2' -- compare_shards
+    step shards 90 "two ranks share weights out: equal bytes" --says '^same bytes: 2 of 2' -- compare_shards
     step powersgd 40 "two ranks send thin factors" --figures last_loss -- train_thin
 }
 

@@ -2,9 +2,9 @@
 # take the longest.
 
 part_h() {
-    part h profile 120 "Timeline and profile, to take home"
+    part h profile 130 "Timeline and profile, to take home"
     step timeline 35 "a timeline of three steps" --figures timeline_figures -- take_timeline
-    step largest 45 "which kernels take the longest" --needs ncu --figures largest_figures -- find_largest
+    step largest 75 "which kernels take the longest" --needs ncu --figures largest_figures -- find_largest
     step ncu 75 "ncu of the five largest" --needs ncu --figures ncu_figures -- profile_largest
 }
 
@@ -23,20 +23,28 @@ timeline_figures() {
 }
 
 # A step's kernels with one metric, which needs no replay; their time by name. Products were timed
-# before (--tuned), or their candidates would be the largest.
+# before (--tuned), or their candidates would be the largest. On a GPU ncu needs tens of ms for a
+# launch, and as long again to print it: so one step, of some 370 launches behind those that set the
+# model up, and no more of the evaluation than fits the count. ncu's own file is kept before it is
+# read: if printing does not end in time, it can be read at home.
 find_largest() {
-    [ -n "$(ls "$work/tuned")" ] || profiled >/dev/null || return
-    profiled ncu --clock-control none --target-processes all --csv --print-units base --print-kernel-base function \
-        --metrics gpu__time_duration.sum >"$work/kernels.csv" || { cat "$work/kernels.csv"; return 1; }
+    [ -n "$(ls "$work/tuned")" ] || profiled 1 >/dev/null || return
+    profiled 1 ncu --clock-control none --target-processes all --metrics gpu__time_duration.sum \
+        --launch-count "$(size launches)" -f -o "$work/kernels" || return
+    cp "$work/kernels.ncu-rep" "$work/files/"
+    ncu --import "$work/kernels.ncu-rep" --csv --print-units base --print-kernel-base function \
+        >"$work/kernels.csv" </dev/null || { cat "$work/kernels.csv"; return 1; }
     largest_kernels "$work/kernels.csv" >"$work/largest"
     head -n 30 "$work/largest"
     [ -s "$work/largest" ] || { head -n 100 "$work/kernels.csv"; return 1; }
 }
 
-# Two steps of the model under a tool.
-profiled() { # TOOL...
+# Steps of the model under a tool, or without.
+profiled() { # STEPS [TOOL...]
+    steps=$1
+    shift
     wrapper=("$@")
-    steps=2 log_every=2 batch=$(size profile_batch) train_large single profiled
+    log_every=$steps batch=$(size profile_batch) train_large single profiled
 }
 
 largest_kernels() { # CSV
@@ -60,7 +68,7 @@ profile_largest() {
     while read -r _ _ _ _ _ _ _ kernel; do
         number=$((number + 1))
         echo "== $number: $kernel"
-        profiled timeout -k 2 25 ncu --clock-control none --target-processes all --set full --kernel-name "$kernel" \
+        profiled 2 timeout -k 2 25 ncu --clock-control none --target-processes all --set full --kernel-name "$kernel" \
             --launch-skip 1 --launch-count 1 -f -o "$work/ncu/$number" </dev/null || echo "ncu of $kernel: exit code $?"
         [ -s "$work/ncu/$number.ncu-rep" ] || continue
         ncu --import "$work/ncu/$number.ncu-rep" --page details >"$work/ncu/$number.txt" </dev/null
@@ -68,6 +76,7 @@ profile_largest() {
         found=$((found + 1))
     done < <(head -n 5 "$work/largest")
     cp "$work/kernels.csv" "$work/largest" "$work/ncu/"
+    mv "$work/files/kernels.ncu-rep" "$work/ncu/"
     tar -C "$work" -czf "$work/files/ncu.tar.gz" ncu
     echo "ncu: $(wc -c <"$work/files/ncu.tar.gz") bytes, $found kernels"
     [ "$found" = "$number" ]

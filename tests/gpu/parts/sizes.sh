@@ -16,6 +16,7 @@ speed_log      | 20                                                    | 2
 link_steps     | 40                                                    | 4
 torch_steps    | 30                                                    | 3
 profile_batch  | 16                                                    | 2
+launches       | 450                                                   | 9
 profile_steps  | 8                                                     | 5
 profile_window | 5-7                                                   | 2-4
 vocabulary     | 50257                                                 | 128
