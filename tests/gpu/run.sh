@@ -50,6 +50,7 @@ if ! find_facts; then
     exit 77
 fi
 print_facts
+refuse_other_gpu
 for letter in $chosen_parts; do
     "part_$letter"
 done

@@ -198,6 +198,13 @@ done
 ! grep -q '^## Open' "$work/page" || complain "all steps passed, and something is open"
 sed 's/"driver": "[^"]*"/"driver": "another"/' "$work/second/results.json" >"$work/other.json"
 ! "$here/results.py" "$work/first/results.json" "$work/other.json" >/dev/null 2>&1 || complain "two drivers on one page"
+
+# The ratio is of all speeds in the results, whichever command they are of.
+visit 0 --only e.ours-1,e.torch-1 --results "$work/ratio"
+visit 0 --only e.rank-1,e.ratio --results "$work/ratio"
+for pattern in '"name":"the runtime, of the speed without","value":1.0000,' '"name":"ours beside PyTorch","value":500000.0000,'; do
+    grep -q -- "$pattern" "$work/ratio/results.json" || complain "e.ratio of two commands lacks $pattern"
+done
 docs=$here/../../docs
 committed=("$docs"/gpu-results.json)
 [ -f "${committed[0]}" ] || committed=()
@@ -264,7 +271,14 @@ no_planted_process_is_left
 ls "$work"/results/logs-*.tar.gz "$work/results/table.txt" >/dev/null || complain "interrupted, and there are no logs"
 grep -q '"step":"a.gpu"' "$work/results/results.json" || complain "interrupted, and the results are lost"
 
-# No GPU at all, another revision, a rehearsal among real results.
+# Another GPU or driver than the results', no GPU at all, another revision.
+visit 0 --only a.gpu --results "$work/gpu"
+for name in gpu driver; do
+    sed "s/\"$name\": \"[^\"]*\"/\"$name\": \"another\"/" "$work/gpu/results.json" >"$work/other.json"
+    mkdir -p "$work/other" && cp "$work/other.json" "$work/other/results.json"
+    visit 2 --only a.machine --results "$work/other"
+    cmp -s "$work/other.json" "$work/other/results.json" || complain "results of another $name have changed"
+done
 printf '#!/bin/sh\necho no devices; exit 9\n' >"$root/tools/nvidia-smi"
 visit 77 --only a
 echo "revision another" >"$root/VERSION"

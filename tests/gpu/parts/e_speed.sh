@@ -57,14 +57,22 @@ show_tuned() {
 
 choices_figures() { sed -n 's/^products kept: \([0-9]*\)$/products kept\t\1\t/p'; }
 
-# From the figures of the steps before, of this command.
+# A figure of all passed steps of the results: this command's, and those of earlier ones.
+kept_figures() { # NAME
+    local file
+    for file in "$work"/steps/*; do
+        sed -n 's/.*"figures":\[.*{"name":"'"$1"'","value":\([^,]*\),.*\],"tail":".*/\1/p' "$file" | sed "s/^/${file##*/}\t/"
+    done
+}
+
+# Means over the turns.
 compare_rates() {
-    awk -F '\t' '$2 == "tokens" && $1 ~ /^e\./ { name = $1; sub(/^e\./, "", name); sub(/-[12]$/, "", name); sum[name] += $3; n[name]++ }
+    kept_figures tokens | awk -F '\t' '$1 ~ /^e\./ { name = $1; sub(/^e\./, "", name); sub(/-[12]$/, "", name); sum[name] += $2; n[name]++ }
         END { for (name in sum) { rate[name] = sum[name] / n[name]; printf "%s: %.0f tok/s, the mean of %d\n", name, rate[name], n[name] }
               if (!n["ours"]) { print "no speed of ours to compare"; exit 1 }
               if (n["rank"]) printf "the runtime: %.4f of the speed without\n", rate["rank"] / rate["ours"]
               if (n["torch"]) printf "ours beside PyTorch: %.4f\n", rate["ours"] / rate["torch"]
-              if (n["torch"] && n["rank"]) printf "ours with the runtime beside PyTorch: %.4f\n", rate["rank"] / rate["torch"] }' "$work/figures"
+              if (n["torch"] && n["rank"]) printf "ours with the runtime beside PyTorch: %.4f\n", rate["rank"] / rate["torch"] }'
 }
 
 ratio_figures() {

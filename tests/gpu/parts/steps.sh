@@ -18,7 +18,6 @@ begin_visit() {
     results=$(cd "$results" && pwd)
     work=$(mktemp -d "${TMPDIR:-/tmp}/dp-visit-XXXXXX")
     mkdir -p "$work/logs" "$work/steps" "$work/tuned" "$work/files"
-    : >"$work/figures"
     mkfifo "$work/never" && exec {never}<>"$work/never" # a read from it is a pause without a process
     tick
     began=$now planned_ms=0 passed=0 failed=0 skipped=0 group=
@@ -38,6 +37,18 @@ begin_visit() {
     fi
     sed -n 's/^    \({"step":"\([a-h]\.[^"]*\)".*}\),\{0,1\}$/\2\t\1/p' "$results/results.json" 2>/dev/null |
         while IFS=$'\t' read -r id line; do printf '%s\n' "$line" >"$work/steps/$id"; done
+}
+
+# One comparison must not mix two GPUs, nor two drivers.
+refuse_other_gpu() {
+    local name
+    for name in gpu driver; do
+        json_string "$(fact $name)"
+        if [ -f "$results/results.json" ] && ! grep -qF "\"$name\": $json" "$results/results.json"; then
+            echo "run.sh: $results/results.json is of another $name: give another --results" >&2
+            exit 2
+        fi
+    done
 }
 
 # Ends whatever the present step has started.
@@ -231,7 +242,6 @@ keep_step() {
     [ "$verdict" != failed ] || lines=$tail_failed
     if [ "$verdict" = passed ] && [ -s "$work/step.figures" ]; then
         figures=$(json_figures <"$work/step.figures")
-        sed "s/^/$id\t/" "$work/step.figures" >>"$work/figures"
     fi
     rm -f "$work/step.figures"
     local title_json
