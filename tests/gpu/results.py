@@ -2,11 +2,12 @@
 """results.py - docs/gpu-results.md from the results of a visit to a GPU.
 
     tests/gpu/results.py docs/gpu-results.json > docs/gpu-results.md
-    tests/gpu/results.py FIRST.json SECOND.json > docs/gpu-results.md    a visit of two commands
+    tests/gpu/results.py FIRST.json SECOND.json > docs/gpu-results.md    a visit of several commands
     tests/gpu/results.py > docs/gpu-results.md                           nothing was measured yet
     tests/gpu/results.py --merge FIRST.json SECOND.json > docs/gpu-results.json
 
-Of a step that occurs twice the later file counts. A rehearsal's results are refused;
+Of a step that occurs twice the later file counts. The files are of one GPU and one driver. They may be of
+several revisions, as a step is run again after a mend: then each step says of which it is. A rehearsal's results are refused;
 --rehearsal makes a page of them that says so in every heading.
 """
 import json
@@ -15,7 +16,7 @@ import sys
 MACHINE = [("gpu", "GPU"), ("gpu_memory", "memory"), ("gpu_clock", "highest clock"), ("gpu_power", "power limit"),
            ("driver", "driver"), ("libcuda", "libcuda"), ("libcudart", "CUDA runtime"), ("libcublasLt", "cuBLASLt"),
            ("libnccl", "NCCL"), ("host", "host"), ("revision", "revision"), ("date", "date")]
-SAME = ["gpu", "driver", "revision"]  # what one page's files have in common
+SAME = ["gpu", "driver"]  # what one page's files have in common
 
 PARTS = {"start": "Driver, libraries, copies", "kernels": "Kernels against their host twins",
          "nccl": "NCCL, ranks that share the GPU, faults", "losses": "GPT-2's losses beside the processor's",
@@ -36,7 +37,7 @@ OPEN = [
     ("GPT-2: parity with the processor, in fp32 and bf16", ["d.fp32", "d.bf16"]),
     ("which of cuBLASLt's fusions exist for our types; tokens per second beside PyTorch with torch.compile",
      ["e.ours-1", "e.torch-1", "e.choices"]),
-    ("attention's rate (200 to 300 TFLOP/s forward is a guess)", ["b.attention"]),
+    ("attention's rate", ["b.attention"]),
     ("exposed communication of a step over emulated NVLink and 100 Gb/s", ["f.nvlink", "f.ib100"]),
     ("addresses and races of the kernels under compute-sanitizer", ["g.casts", "g.gpt2", "g.attention", "g.races"]),
 ]
@@ -69,6 +70,7 @@ def read(path):
         steps = {step["step"]: step for step in results["steps"]}
         for step in steps.values():
             step["part"], step["title"], step["verdict"], step["seconds"], step["note"], step["figures"], step["tail"]
+            step.setdefault("revision", results["machine"].get("revision", "?"))  # a merged file has it
         return {"rehearsal": results["rehearsal"], "machine": results["machine"], "steps": steps}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(f"{path}: not what run.sh writes: {error!r}") from error
@@ -87,6 +89,12 @@ def merge(paths):
                               f"{all_of_it['machine'].get(name)}: these are two visits")
         if results["rehearsal"] != all_of_it["rehearsal"]:
             raise Refused(f"{path}: a rehearsal and a visit do not go together")
+        for name, value in results["machine"].items():
+            known = all_of_it["machine"].get(name)
+            if known is None:
+                all_of_it["machine"][name] = value
+            elif value not in known.split("; "):
+                all_of_it["machine"][name] = f"{known}; {value}"
         all_of_it["steps"].update(results["steps"])
     all_of_it["steps"] = dict(sorted(all_of_it["steps"].items(), key=lambda item: item[0].split(".")[0]))
     return all_of_it
@@ -110,16 +118,23 @@ def page(results):
         counts[step["verdict"]] = counts.get(step["verdict"], 0) + 1
     out.append(f"**{label}{machine.get('gpu', '?')}, {machine.get('date', '?')[:10]}:** "
                + "steps: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts)) + ".\n")
+    out.append("Ranks of parts c and d share one GPU, which tests what they do and measures nothing. The links of part f are "
+               "emulated. No job over several GPUs is among the steps.\n")
+    revisions = {step["revision"] for step in results["steps"].values()}
+    head = ["step", "", "verdict", "s"] + (["revision"] if len(revisions) > 1 else []) + [""]
+    rule = "---|---|---|---:|" + ("---|" if len(revisions) > 1 else "") + "---"
     out.append("| | |\n|---|---|")
     out += [f"| {title} | {cell(machine[name])} |" for name, title in MACHINE if machine.get(name)]
     for part, title in PARTS.items():
         steps = [step for step in results["steps"].values() if step["part"] == part]
         if not steps:
             continue
-        out.append(f"\n## {label}{title}\n\n| step | | verdict | s | |\n|---|---|---|---:|---|")
+        out.append(f"\n## {label}{title}\n\n| {' | '.join(head)} |\n|{rule}|")
         for step in steps:
             said = "; ".join(figure(entry) for entry in step["figures"]) or step["note"]
-            out.append(f"| {step['step']} | {cell(step['title'])} | {step['verdict']} | {step['seconds']:.1f} | {cell(said)} |")
+            cells = [step["step"], step["title"], step["verdict"], f"{step['seconds']:.1f}"]
+            cells += [step["revision"]] if len(revisions) > 1 else []
+            out.append("| " + " | ".join(cell(text) for text in cells + [said]) + " |")
     failed = [step for step in results["steps"].values() if step["verdict"] == "failed"]
     if failed:
         out.append(f"\n## {label}What failed, in its own words")

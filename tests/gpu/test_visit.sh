@@ -196,8 +196,21 @@ for pattern in '| e.ours-1 .* passed .*tokens 500000 tok/s' '| b.casts .*pack f3
     for page in page page-of-one; do grep -q -- "$pattern" "$work/$page" || complain "the page does not say: $pattern"; done
 done
 ! grep -q '^## Open' "$work/page" || complain "all steps passed, and something is open"
-sed 's/"driver": "[^"]*"/"driver": "another"/' "$work/second/results.json" >"$work/other.json"
-! "$here/results.py" "$work/first/results.json" "$work/other.json" >/dev/null 2>&1 || complain "two drivers on one page"
+for name in gpu driver; do
+    sed "s/\"$name\": \"[^\"]*\"/\"$name\": \"another\"/" "$work/second/results.json" >"$work/other.json"
+    ! "$here/results.py" "$work/first/results.json" "$work/other.json" >/dev/null 2>&1 || complain "one page of two: $name"
+done
+
+# A step that ran again after a mend: each step says which revision it is of, merged twice, too.
+! grep -q '| 0123456789ab | ' "$work/page" || complain "a page of one revision names it with each step"
+visit 0 --only b.casts,f --results "$work/mended"
+sed -i 's/"revision": "[^"]*"/"revision": "mended"/; s/pack f32>f16","value":91/pack f32>f16","value":92/' "$work/mended/results.json"
+"$here/results.py" --merge "$work/first/results.json" "$work/mended/results.json" >"$work/merged.json" || complain "no merge of two revisions"
+"$here/results.py" "$work/merged.json" "$work/second/results.json" >"$work/page" || complain "no page of two revisions"
+for pattern in '^| revision | 0123456789ab; mended |' '^| b.casts .* passed .*| mended | .*pack f32>f16 92 % of copy' \
+    '^| b.attention .* passed .*| 0123456789ab | ' '^| f.nvlink .* passed .*| 0123456789ab | ' '^| e.ours-1 .*| 0123456789ab | '; do
+    grep -q -- "$pattern" "$work/page" || complain "the page of two revisions does not say: $pattern"
+done
 
 # The ratio is of all speeds in the results, whichever command they are of.
 visit 0 --only e.ours-1,e.torch-1 --results "$work/ratio"
