@@ -11,6 +11,7 @@ several revisions, as a step is run again after a mend: then each step says of w
 --rehearsal makes a page of them that says so in every heading.
 """
 import json
+import re
 import sys
 
 MACHINE = [("gpu", "GPU"), ("gpu_memory", "memory"), ("gpu_clock", "highest clock"), ("gpu_power", "power limit"),
@@ -169,6 +170,9 @@ def main(arguments):
             raise Refused(f"{paths[0]} is of a rehearsal: no hardware has shown it")
         if only_merge:
             results["steps"] = list(results["steps"].values())
+            for step in results["steps"]:  # a log names the very GPU
+                for name in ("note", "tail"):
+                    step[name] = re.sub(r"GPU-[0-9a-f]{8}-[0-9a-f-]{27}", "GPU-...", step[name])
             json.dump(results, sys.stdout, indent=1)
             sys.stdout.write("\n")
             return 0

@@ -95,7 +95,7 @@ END
     stand_in tests/ranks_cuda <<<'echo "rank"'
     stand_in embed_cuda <<<'exit 1'
     for name in gpu machine package; do
-        stand_in "parts/$name.sh" <<<"echo $name"
+        stand_in "parts/$name.sh" <<<"echo 'GPU 0: $name (UUID: GPU-01234567-89ab-cdef-0123-456789abcdef)'"
     done
     for tool in nvidia-smi ncu compute-sanitizer python3; do
         { printf '#!/bin/bash\n[ -n "${VISIT_STEP:-}" ] || VISIT_STEP=none\n%s\n' "$planted"
@@ -211,6 +211,8 @@ for pattern in '^| revision | 0123456789ab; mended |' '^| b.casts .* passed .*| 
     '^| b.attention .* passed .*| 0123456789ab | ' '^| f.nvlink .* passed .*| 0123456789ab | ' '^| e.ours-1 .*| 0123456789ab | '; do
     grep -q -- "$pattern" "$work/page" || complain "the page of two revisions does not say: $pattern"
 done
+
+grep -q 'GPU-0123' "$work/first/results.json" && ! grep -q 'GPU-0123' "$work/merged.json" || complain "the merged file names the very GPU"
 
 # The ratio is of all speeds in the results, whichever command they are of.
 visit 0 --only e.ours-1,e.torch-1 --results "$work/ratio"
