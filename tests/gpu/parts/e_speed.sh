@@ -1,5 +1,5 @@
 # e_speed.sh - GPT-2 124M beside PyTorch with torch.compile, in turn, as a GPU's clock is not
-# constant; without the runtime (one process alone) and with it (a world of one).
+# constant; without the runtime (one process alone) and with it (a world of one). Then GPT-2 1558M.
 
 part_e() {
     part e speed 220 "Speed of GPT-2 124M, ours and PyTorch's in turn"
@@ -11,6 +11,7 @@ part_e() {
     step rank-2 45 "ours, one rank, again" --figures rate_figures -- train_large coordinator rank-2
     step choices 5 "cuBLASLt's choices" --figures choices_figures -- show_tuned
     step ratio 5 "ours beside PyTorch's" --figures ratio_figures -- compare_rates
+    step xl 40 "GPT-2 1558M, one rank" --figures rate_figures -- train_xl
     step eager 40 "PyTorch, not compiled" --needs python3 --optional --figures torch_figures -- torch_peer --no-compile
 }
 
@@ -29,12 +30,18 @@ train_large() { # STRATEGY CSV [DPRUN-OPTION...]
     [ -s "$work/tokens.bin" ] || make_tokens
     [ "$strategy" = single ] || launcher=("$root/dprun" -np 1 "$@")
     rm -f "$csv"
-    by_tool "${launcher[@]}" "$root/gpt2" $(size speed_model) --data "$work/tokens.bin" --device cuda --strategy "$strategy" \
+    by_tool "${launcher[@]}" "$root/gpt2" ${model:-$(size speed_model)} --data "$work/tokens.bin" --device cuda --strategy "$strategy" \
         --batch "${batch:-$(size speed_batch)}" --steps "${steps:-$(size speed_steps)}" --log-every "${log_every:-$(size speed_log)}" \
         --eval-batches 1 --check 0 --tuned "$work/tuned" --csv "$csv" || return
     awk -F, '!/^#/ && $1 ~ /^[0-9]+$/ { rate = $7; ms = $8; comm = $9; exposed = $10; loss = $2 }
         END { if (rate == "") exit 1
               printf "rate %.0f tok/s, step %.3f ms, transfer %.3f ms, exposed %.3f ms, loss %.4f\n", rate, ms, comm, exposed, loss }' "$csv"
+}
+
+# The largest preset; 12 sequences leave a card of 80 GB some room.
+train_xl() {
+    model=$(size xl_model) batch=$(size xl_batch) steps=$(size xl_steps) log_every=$(($(size xl_steps) / 2)) \
+        train_large coordinator xl
 }
 
 rate_figures() {
