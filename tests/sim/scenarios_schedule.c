@@ -329,6 +329,59 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
     }
 }
 
+/* A round counts once, however often its end is declared before the next flush. After a schedule
+ * has ended it takes two of them. */
+static void round_that_is_declared_twice_counts_once(void **state)
+{
+    const scenario_t cast = {2, 2, 2, NULL, 0, NULL, 1, 0};
+    world_t world;
+
+    (void)state;
+    scenario_begin(&world, &cast);
+    scenario_submit_all(&world, 0);
+    dp_negotiator_round(world.ranks[0].negotiator, 0);
+    scenario_settle(&world);
+    assert_int_equal(world.ranks[0].schedules, 1);
+    scenario_submit_all(&world, 1); /* ends it */
+    assert_int_equal(world.ranks[0].schedule_ends, 1);
+    dp_negotiator_round(world.ranks[0].negotiator, 0);
+    scenario_submit_all(&world, 0);
+    for (int i = 0; i < 2; i++)
+        dp_negotiator_round(world.ranks[0].negotiator, 0);
+    scenario_settle(&world);
+    assert_int_equal(world.ranks[0].schedules, 1);
+    for (int i = 0; i < 2; i++) {
+        scenario_submit_all(&world, 0);
+        dp_negotiator_round(world.ranks[0].negotiator, 0);
+        scenario_settle(&world);
+    }
+    assert_int_equal(world.ranks[0].schedules, 2);
+    scenario_part(&world);
+}
+
+/* Rank 1 submits a tensor outside of the schedule, then one of it. It does not launch the second by
+ * the schedule: rank 0 may need the result of the first before it submits the second. */
+static void nothing_is_launched_behind_what_does_not_fit(void **state)
+{
+    const scenario_t cast = {2, 2, 3, NULL, 0, NULL, 1, 0};
+    world_t world;
+
+    (void)state;
+    scenario_begin(&world, &cast);
+    scenario_play(&world, 3, 2);
+    assert_int_equal(world.ranks[0].schedules, 1);
+    scenario_submit(&world, 1, 2);
+    scenario_submit(&world, 1, 0);
+    scenario_settle(&world);
+    scenario_submit(&world, 0, 2);
+    scenario_settle(&world);
+    for (int r = 0; r < 2; r++)
+        assert_false(world.ranks[r].requests[2].is_pending);
+    scenario_submit(&world, 0, 0);
+    scenario_settle(&world);
+    scenario_part(&world);
+}
+
 /* Ranks 0 to 3 make sums over the pairs {0, 1} and {2, 3}, and of these over {0, 2} and {1, 3}, as
  * nodes that each hold a whole copy of the weights do. A rank adds up a second sum only after it
  * has waited for the first. When the schedule ends, ranks 2 and 3 have launched all of the round,
@@ -429,6 +482,8 @@ int main(void)
         cmocka_unit_test(tensor_of_an_earlier_schedule_ends_the_next),
         cmocka_unit_test(ranks_that_are_behind_may_meet_before_they_catch_up),
         cmocka_unit_test(launch_waits_for_the_late_launches_before_it_alone),
+        cmocka_unit_test(round_that_is_declared_twice_counts_once),
+        cmocka_unit_test(nothing_is_launched_behind_what_does_not_fit),
         cmocka_unit_test(late_launch_that_needs_a_new_one_is_not_waited_for),
         cmocka_unit_test(late_launches_are_given_up_before_the_limit),
     };

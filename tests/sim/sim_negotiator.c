@@ -460,6 +460,18 @@ static void check_failures(sim_t *sim, int rank)
                     dp_status_string(self->last_failure_status), self->last_failure);
 }
 
+/* All ranks submit and wait in one order, the same in each step. What is outside of a schedule may
+ * make one of its tensors wait for another for the first time, and a failure is settled at once,
+ * before others whose turn comes earlier: docs/protocol.md, "A limit of the schedule". */
+static int keeps_one_order(const sim_t *sim)
+{
+    const int *ends = sim->world.ranks[0].ends_schedule_for;
+
+    return sim->script.options.is_chained && sim->misfortune != MISMATCH &&
+           sim->misfortune != LEAVER && ends[DP_SCHEDULE_END_TENSOR] == 0 &&
+           ends[DP_SCHEDULE_END_GROUP] == 0;
+}
+
 /* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a schedule
  * that ends since others are late, a stall that is reported, or a launch that comes then. What a
  * rank gives up comes by the clock, as does what follows it. */
@@ -470,9 +482,7 @@ static void check_waits(sim_t *sim)
 
     for (int i = 0; i < world->options.size; i++)
         voids += world->ranks[i].voids;
-    /* A failure is settled at once, before others whose turn comes earlier. */
-    if (voids > 0 && sim->script.options.is_chained && sim->misfortune != MISMATCH &&
-        sim->misfortune != LEAVER)
+    if (voids > 0 && keeps_one_order(sim))
         world_violation(world, "%d requests were given up, though all ranks have one order", voids);
     if (sim->misfortune == STALL || voids > 0) return;
     for (int i = 0; i < world->options.size; i++) {
