@@ -359,6 +359,69 @@ static void round_that_is_declared_twice_counts_once(void **state)
     scenario_part(&world);
 }
 
+/* The root ends a round while ranks 1 and 2 are in the middle of the next one of theirs, so the
+ * first round holds one of their tensors twice, and is not believed. Two rounds that are cut at one
+ * place make a schedule. */
+static void round_of_others_that_is_cut_is_not_believed(void **state)
+{
+    static const world_group_t groups[] = {{0, {0}}, {2, {1, 2}}};
+    static const world_tensor_t kinds[] = {SUM(1, 0), SUM(1, 1), SUM(0, 0), MAKE(1, 22)};
+    const scenario_t cast = {3, 2, 4, groups, 2, kinds, 1, 0};
+    world_t world;
+
+    (void)state;
+    scenario_begin(&world, &cast);
+    scenario_submit_all(&world, 3);
+    scenario_submit_all(&world, 0);
+    for (int round = 0; round < 6; round++) {
+        scenario_submit_all(&world, 1);
+        scenario_submit_all(&world, 0); /* of the next round */
+        scenario_submit_all(&world, 2);
+        dp_negotiator_round(world.ranks[0].negotiator, 0);
+        scenario_settle(&world);
+        assert_int_equal(world.ranks[0].schedules, round >= 2);
+    }
+    assert_int_equal(world.ranks[0].schedule_ends, 0);
+    scenario_part(&world);
+}
+
+/* Rank 1 has launched a bucket of two tensors, rank 0 needs the result of a new operation between
+ * the two: which has its place before the bucket, as long as not all of it is settled. */
+static void late_bucket_is_settled_whole(void **state)
+{
+    static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {2, {0, 2}}};
+    static const world_tensor_t kinds[] = {SUM(2, 0), SUM(1, 0), SUM(1, 1), MAKE(1, 22),
+                                           MAKE(2, 23)};
+    const scenario_t cast = {3, 2, 5, groups, 3, kinds, 1, 0};
+    world_t world;
+
+    (void)state;
+    scenario_begin(&world, &cast);
+    for (int t = 3; t < 5; t++)
+        scenario_submit_all(&world, t);
+    for (int round = 0; round < 3; round++) {
+        scenario_submit_all(&world, 0);
+        for (int t = 1; t < 3; t++)
+            world_submit(&world, 1, t, 768, 0, 1.0f, 0);
+        for (int t = 1; t < 3; t++)
+            world_submit(&world, 0, t, 768, 0, 1.0f, 0);
+        scenario_settle(&world);
+    }
+    assert_int_equal(world.ranks[0].schedules, 1);
+    for (int t = 1; t < 3; t++)
+        scenario_submit(&world, 1, t);
+    dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
+    scenario_settle(&world);
+    scenario_submit(&world, 0, 1);
+    scenario_settle(&world);
+    scenario_submit_all(&world, 0);
+    assert_false(world.ranks[0].requests[0].is_pending);
+    assert_false(world.ranks[2].requests[0].is_pending);
+    scenario_submit(&world, 0, 2);
+    scenario_settle(&world);
+    scenario_part(&world);
+}
+
 /* Rank 1 submits a tensor outside of the schedule, then one of it. It does not launch the second by
  * the schedule: rank 0 may need the result of the first before it submits the second. */
 static void nothing_is_launched_behind_what_does_not_fit(void **state)
@@ -483,6 +546,8 @@ int main(void)
         cmocka_unit_test(ranks_that_are_behind_may_meet_before_they_catch_up),
         cmocka_unit_test(launch_waits_for_the_late_launches_before_it_alone),
         cmocka_unit_test(round_that_is_declared_twice_counts_once),
+        cmocka_unit_test(round_of_others_that_is_cut_is_not_believed),
+        cmocka_unit_test(late_bucket_is_settled_whole),
         cmocka_unit_test(nothing_is_launched_behind_what_does_not_fit),
         cmocka_unit_test(late_launch_that_needs_a_new_one_is_not_waited_for),
         cmocka_unit_test(late_launches_are_given_up_before_the_limit),
