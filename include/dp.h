@@ -1135,6 +1135,24 @@ DP_API void dp_step_end(dp_context_t *context);
 DP_API void dp_span_begin(dp_context_t *context, const char *name);
 DP_API void dp_span_end(dp_context_t *context);
 
+/**
+ * Marks the program's work on a device's stream for the timeline. A thread queues work long before
+ * the device does it, so dp_span_begin() tells when it was queued; this span lasts from when the
+ * stream comes to the first mark until it comes to the second. The report takes such spans for the
+ * device's computing, and sees which reductions run under them.
+ *
+ * Spans of a stream nest; an end belongs to the stream's innermost open span. Waits of the stream
+ * for operations inside a span (dp_stream_wait()) are recorded by themselves and are no computing.
+ * A span is three events on the stream; no call waits for the device.
+ *
+ * @param name   copied, once per distinct text
+ * @param stream as in dp_options_t; NULL, a stream that captures a graph, or a context without a
+ *               GPU: nothing is recorded
+ * Threads: any; those that mark one stream, one after the other.
+ */
+DP_API void dp_stream_span_begin(dp_context_t *context, const char *name, void *stream);
+DP_API void dp_stream_span_end(dp_context_t *context, void *stream);
+
 /* ---- Statistics ----------------------------------------------------------------------------- */
 
 /*

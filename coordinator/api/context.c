@@ -223,6 +223,7 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_pipeline_destroy(context->pipeline);
     dp_context_free_owned(context);
     dp_streams_free(context);
+    dp_stream_spans_free(&context->streams.spans);
     if (context->loop != NULL) dp_loop_stop(context->loop);
     dp_engine_destroy(context->engine);
     dp_stagings_free(context);

@@ -90,11 +90,21 @@ typedef struct dp_requests {
     dp_handle_t *made; /* every one there is */
 } dp_requests_t;
 
+/* stream_span.c; guarded by the context's lock */
+typedef struct dp_stream_span dp_stream_span_t;
+typedef struct dp_stream_spans {
+    dp_stream_span_t *first, *last; /* ended; those recorded are used again, oldest first */
+    dp_stream_span_t *open;         /* of all streams, the latest first */
+    dp_stream_span_t *lost;         /* without an end */
+    dp_trace_track_t *track;        /* one thread of the device writes it */
+} dp_stream_spans_t;
+
 /* stream.c; guarded by the context's lock */
 typedef struct dp_streams {
     dp_stream_t **list; /* [count]: those a program may name */
     size_t count;
     dp_pooled_event_t *events_first, *events_last; /* pool, oldest first */
+    dp_stream_spans_t spans;
 } dp_streams_t;
 
 /* How the program's threads wait for operations. wait.c and request.c. */
@@ -118,6 +128,7 @@ typedef struct dp_steps {
     dp_window_t window;       /* of the timeline asked for; its steps' records are kept */
     _Atomic uint64_t current; /* for progress texts */
     _Atomic int are_declared; /* dp_step_begin() was called, so a sync does not begin a round */
+    _Atomic int is_open;      /* between dp_step_begin() and dp_step_end() */
 } dp_steps_t;
 
 /* fork.c: the process that made the context, and what a child of it gives up. */
@@ -299,5 +310,14 @@ dp_status_t dp_stream_begin_sync(dp_context_t *context, const char *what, dp_fig
 dp_status_t dp_stream_attach(dp_handle_t *request, dp_stream_t *stream);
 void dp_stream_detach(dp_handle_t *request); /* lock held; the events return to the pool */
 void dp_streams_free(dp_context_t *context);
+
+/* ---- stream_span.c -------------------------------------------------------------------------- */
+
+/* Where the program marks its work on this stream: marks the beginning of a wait for an operation
+ * there, behind which the device computes nothing. NULL: nothing to mark. Lock not held. */
+dp_stream_span_t *dp_stream_span_wait(dp_context_t *context, dp_stream_t *stream, uint32_t name);
+void dp_stream_span_waited(dp_context_t *context, dp_stream_span_t *span); /* NULL is fine */
+/* Once the streams are gone, and with them all that wrote to spans. */
+void dp_stream_spans_free(dp_stream_spans_t *spans);
 
 #endif

@@ -141,6 +141,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     atomic_store_explicit(&context->steps.are_declared, 1, memory_order_relaxed);
     if (context->rank == 0) dp_loop_program_round(context->loop);
     atomic_store_explicit(&context->steps.current, step, memory_order_relaxed);
+    atomic_store_explicit(&context->steps.is_open, 1, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
     dp_loop_set_activity(context->loop, text);
     /* dprun --timeline of a range of steps: records are kept from the first of them on. */
@@ -156,6 +157,7 @@ void dp_step_end(dp_context_t *context)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_end(dp_trace_thread_track(context->trace));
+    atomic_store_explicit(&context->steps.is_open, 0, memory_order_relaxed);
     if (context->steps.window.has_steps &&
         atomic_load_explicit(&context->steps.current, memory_order_relaxed) ==
             context->steps.window.last) {

@@ -390,6 +390,8 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
     request->submit_ns = record->start_ns;
     record->id = request->ticket + 1;
     record->bytes = request->bytes;
+    record->aux =
+        request->stream.ready != NULL && context->device->ops->is_async ? DP_TRACE_ON_STREAM : 0;
     record->name = request->name_state->trace_name;
     if (context->config.check && what->options->stream == NULL && !context->device->ops->is_async)
         record_input_hash(request, what);

@@ -276,6 +276,7 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
 {
     dp_context_t *context;
     dp_stream_t *waiting = NULL;
+    dp_stream_span_t *span;
     uint32_t wanted;
     dp_status_t status;
 
@@ -299,7 +300,9 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
         (void)block_visibly(handle, wanted, -1.0);
     if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
         return handle->end.status;
+    span = dp_stream_span_wait(context, waiting, handle->name_state->trace_name);
     status = context->device->ops->stream_wait(waiting, handle->stream.done->event);
+    dp_stream_span_waited(context, span);
     if (status == DP_OK) return DP_OK;
     return dp_context_error(context, status, "tensor %s: the stream %p cannot wait for it: %s",
                             handle->name_state->label, stream, dp_status_string(status));

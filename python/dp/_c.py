@@ -174,6 +174,8 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_step_end": (None, [_P]),
     "dp_span_begin": (None, [_P, _S]),
     "dp_span_end": (None, [_P]),
+    "dp_stream_span_begin": (None, [_P, _S, _P]),
+    "dp_stream_span_end": (None, [_P, _P]),
     "dp_stats_get": (c_int, [_P, POINTER(Stats)]),
 }
 WAITING = {"dp_init", "dp_finalize", "dp_gradients_create", "dp_gradients_sync",

@@ -28,6 +28,8 @@
 #define DP_TRACE_NAME_MAX 255 /* longer ones are cut */
 #define DP_TRACE_NAME_ROOM ((size_t)256 * 1024)
 #define DP_TRACE_AUX_MAX 0xffffffu
+#define DP_TRACE_ON_STREAM 1    /* the input is what a device's stream still computes */
+#define DP_TRACE_STREAM_WAITS 1 /* inside work of a stream: it waits for an operation, name */
 #define DP_TRACE_COLLECTIVES                                                                       \
     16 /* values of a transfer's id: 0 is unknown, then dp_collective_t + 1 */
 /* No clock of ours gets there (2116); keeps sums of times from wrapping. */
@@ -41,7 +43,8 @@ typedef enum dp_trace_kind {
     DP_TRACE_NONE = 0,
     DP_TRACE_STEP = 1,   /* the program's step; id: its number */
     DP_TRACE_SPAN = 2,   /* the program's span; name */
-    DP_TRACE_SUBMIT = 3, /* inside a submission; name: tensor, id, bytes */
+    DP_TRACE_SUBMIT = 3, /* inside a submission; name: tensor, id, bytes; aux: DP_TRACE_ON_STREAM
+                            or 0 */
     DP_TRACE_WAIT = 4,   /* a thread of the program blocked in dp; name: what for, id or 0: all */
     DP_TRACE_AGREE = 5,  /* one tensor from its submission here to its launch here; name,
                             bucket, id, bytes. Start is the submission. */
@@ -51,7 +54,9 @@ typedef enum dp_trace_kind {
     DP_TRACE_WIRE = 8,   /* engine collective; the fields of PACK */
     DP_TRACE_UNPACK = 9, /* the fields of PACK */
     DP_TRACE_WAIT_RANK = 10, /* inside WIRE: blocked until rank aux arrives; bucket */
-    DP_TRACE_COMPUTE = 11,   /* work on a device stream that is not ours; name */
+    DP_TRACE_COMPUTE = 11,   /* work of the program on a device's stream; name; id: 1 + number of
+                                the step it was queued in, 0: none; aux: DP_TRACE_STREAM_WAITS or
+                                0 */
     DP_TRACE_COUNTER = 12,   /* name: which; id: value */
     DP_TRACE_CLOCK = 13,     /* id: ns to add to this rank's clock to have rank 0's (two's
                                 complement), bytes: error bound in ns */

@@ -236,6 +236,7 @@ static void cuda_destroy(dp_device_t *self)
     if (device->clock != NULL) (void)cudaStreamDestroy(device->clock);
     if (device->skip != NULL) (void)cudaFreeHost(device->skip);
     pthread_cond_destroy(&device->change);
+    pthread_mutex_destroy(&device->base_lock);
     pthread_mutex_destroy(&device->lock);
     free(device);
 }
@@ -365,6 +366,7 @@ dp_status_t dp_device_cuda_create(const dp_device_options_t *options, const dp_l
     device->spin_ns = options->spin_ns;
     dp_cuda_completion_init(device);
     pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->base_lock, NULL);
     pthread_cond_init(&device->change, NULL);
     status = prepare_device(device);
     if (status != DP_OK) {

@@ -121,6 +121,16 @@ static dp_status_t ignore_captures(cuda_device_t *device)
     return DP_CUDA(device, cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
+int dp_cuda_is_capturing(cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+
+    if (cudaStreamIsCapturing(stream, &state) == cudaSuccess)
+        return state != cudaStreamCaptureStatusNone;
+    (void)cudaGetLastError(); /* the program does not meet this answer */
+    return 1;
+}
+
 dp_status_t dp_cuda_arrive(cuda_device_t *device)
 {
     if (dp_cuda_has_context(&device->driver)) return DP_OK;

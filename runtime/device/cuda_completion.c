@@ -5,8 +5,10 @@
  * A thread takes items in the order they were pushed and waits for each one's event, whatever
  * stream it is on, so a function sees everything that was pushed before it. That order is the order
  * of the launches, in which streams advance anyway. Streams of the gather lane advance by
- * themselves, so their items go to a second thread. cudaLaunchHostFunc() would be simpler, but it
- * holds up the stream and forbids CUDA calls.
+ * themselves, so their items go to a second thread. Stamps of the program's streams go to a third:
+ * the program queues far ahead of the launches, which may not wait for its marks. drain() does not
+ * wait for these either. cudaLaunchHostFunc() would be simpler, but it holds up the stream and
+ * forbids CUDA calls.
  *
  * A stamp counts from a base: a moment known by the device's and the host's clock. The base is
  * renewed each second, because CUDA returns times as float milliseconds, whose precision falls.
@@ -81,7 +83,7 @@ dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item)
     *stream->completion->tail = item;
     stream->completion->tail = &item->next;
     stream->pending++;
-    device->pending++;
+    if (!stream->is_adopted) device->pending++;
     pthread_cond_broadcast(&device->change);
     pthread_mutex_unlock(&device->lock);
     return DP_OK;
@@ -161,7 +163,7 @@ static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
     return status;
 }
 
-dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
+static dp_status_t push_stamp(dp_stream_t *stream, uint64_t *ns)
 {
     cuda_device_t *device = stream->device;
     cuda_item_t *item;
@@ -171,7 +173,9 @@ dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
     if (status != DP_OK) return status;
     item->kind = ITEM_STAMP;
     item->ns = ns;
+    pthread_mutex_lock(&device->base_lock);
     status = choose_base(device, &item->base);
+    pthread_mutex_unlock(&device->base_lock);
     if (status == DP_OK) {
         status = dp_cuda_item_push(stream, item);
         if (status == DP_OK) return DP_OK;
@@ -180,6 +184,22 @@ dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
         pthread_mutex_unlock(&device->lock);
     }
     dp_cuda_item_free(device, item);
+    return status;
+}
+
+/* A thread of the program may be capturing a graph on another stream: a query of ours would break
+ * that off, unless the thread says that its calls are none of the graph's business. */
+dp_status_t dp_cuda_stamp(dp_stream_t *stream, uint64_t *ns)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    dp_status_t status;
+
+    if (!stream->is_adopted) return push_stamp(stream, ns);
+    if (dp_cuda_is_capturing(stream->native)) return DP_ERR_UNSUPPORTED;
+    status = DP_CUDA(stream->device, cudaThreadExchangeStreamCaptureMode(&mode));
+    if (status != DP_OK) return status;
+    status = push_stamp(stream, ns);
+    (void)DP_CUDA(stream->device, cudaThreadExchangeStreamCaptureMode(&mode));
     return status;
 }
 
@@ -261,8 +281,8 @@ static void *worker_main(void *argument)
         atomic_store_explicit(&completion->final_cpu_ns, thread_cpu_ns(), memory_order_relaxed);
         pthread_mutex_lock(&device->lock);
         give_back_locked(device, item);
+        if (!stream->is_adopted) device->pending--;
         stream->pending--;
-        device->pending--;
         pthread_cond_broadcast(&device->change);
     }
     pthread_mutex_unlock(&device->lock);
@@ -312,10 +332,10 @@ dp_status_t dp_cuda_completion_start(cuda_completion_t *completion)
 
 dp_status_t dp_cuda_stream_branch(dp_stream_t *stream)
 {
-    cuda_completion_t *second = &stream->device->completions[1];
-    dp_status_t status = second->is_started ? DP_OK : dp_cuda_completion_start(second);
+    cuda_completion_t *own = &stream->device->completions[stream->is_adopted ? 2 : 1];
+    dp_status_t status = own->is_started ? DP_OK : dp_cuda_completion_start(own);
 
-    if (status == DP_OK) stream->completion = second;
+    if (status == DP_OK) stream->completion = own;
     return status;
 }
 

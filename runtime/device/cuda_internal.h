@@ -21,7 +21,8 @@
 #define CUDA_BATCH 256u /* pieces of one launch */
 #define CUDA_RING 8u    /* batches of a stream under way that need memory of their own */
 
-#define CUDA_COMPLETIONS 2 /* of the main streams, and of those that have branched off */
+#define CUDA_COMPLETIONS                                                                           \
+    3 /* of the main streams, of those of ours that have branched off, of the program's */
 
 typedef struct cuda_device cuda_device_t;
 typedef struct cuda_completion cuda_completion_t;
@@ -43,7 +44,7 @@ struct dp_stream {
     cuda_device_t *device; /* borrowed */
     cudaStream_t native;
     char name[16];                 /* as profilers show it */
-    int is_adopted;                /* the program's: no work of ours but events */
+    int is_adopted;                /* the program's: no work of ours but events and stamps */
     cuda_completion_t *completion; /* that runs its functions */
     size_t pending;                /* guarded by the device's lock: items not yet run */
     /* data-plane thread only */
@@ -71,7 +72,7 @@ typedef struct cuda_item {
 struct cuda_completion {
     cuda_device_t *device;
     pthread_t worker;
-    int is_started;                /* data-plane thread only, as is the device's end */
+    int is_started;                /* see dp_cuda_stream_branch(); and the device's end */
     _Atomic uint64_t final_cpu_ns; /* of the thread */
     cuda_item_t *head, **tail;     /* guarded by the device's lock */
 };
@@ -106,8 +107,9 @@ struct cuda_device {
     cuda_item_t *spare, *spare_timed;
     size_t pending; /* items not yet run */
     int is_stopping;
-    dp_error_t failure; /* the first that ends the device; DP_OK: none */
-    /* data-plane thread only, but for users */
+    dp_error_t failure;        /* the first that ends the device; DP_OK: none */
+    pthread_mutex_t base_lock; /* taken before lock */
+    /* guarded by base_lock, but for users */
     cudaStream_t clock;
     cuda_base_t bases[2];
     unsigned base_now;
@@ -131,6 +133,9 @@ dp_status_t dp_cuda_enter(cuda_device_t *device);
 /* The same in a thread of the program, which goes on with the device it works with. */
 dp_status_t dp_cuda_visit(cuda_device_t *device, int *back);
 void dp_cuda_leave(cuda_device_t *device, int back);
+
+/* 1: the stream captures a graph, so an event recorded there would become a part of it. */
+int dp_cuda_is_capturing(cudaStream_t stream);
 
 /* The driver's calls, once the runtime has found the driver. */
 cuda_driver_t dp_cuda_find_driver(void);
@@ -183,7 +188,8 @@ dp_status_t dp_cuda_item_alloc(cuda_device_t *device, int is_timed, cuda_item_t 
 void dp_cuda_item_free(cuda_device_t *device, cuda_item_t *item);
 dp_status_t dp_cuda_item_push(dp_stream_t *stream, cuda_item_t *item);
 
-/* The stream's items go to the second completion thread, which starts when first needed. */
+/* The stream's items go to the second completion thread, those of a stream of the program's to the
+ * third. A thread starts when first needed. Callers for the same thread exclude each other. */
 dp_status_t dp_cuda_stream_branch(dp_stream_t *stream);
 
 /* Takes the first base, which may wait for a moment. */

@@ -67,7 +67,9 @@ typedef struct dp_device_ops {
 
     /* Functions given to call() on this stream, tallies and stamps get an order and a thread of
      * their own, with those of other such streams: they do not wait for the device to reach what
-     * the rest were given for. Before the stream's first work, from a data-plane thread. */
+     * the rest were given for. Before the stream's first work, from a data-plane thread. An adopted
+     * stream has functions and stamps only behind this: any thread, one at a time, any number of
+     * times; drain() does not wait for them. */
     dp_status_t (*stream_branch)(dp_stream_t *stream);
 
     /* The next four enqueue on the stream and return; from a thread of the data plane. They wait at
@@ -82,7 +84,8 @@ typedef struct dp_device_ops {
                         size_t count);
     dp_status_t (*copy)(dp_stream_t *stream, void *to, const void *from, size_t bytes);
     /* *ns = when the stream came here, by the host's clock (dp_now_ns()); written before any call()
-     * runs that is given later. Stays as it is where the device cannot tell. */
+     * runs that is given later. Stays as it is where the device cannot tell. DP_ERR_UNSUPPORTED: an
+     * adopted stream that captures a graph. */
     dp_status_t (*stamp)(dp_stream_t *stream, uint64_t *ns);
     dp_memory_kind_t (*kind)(dp_device_t *self, const void *pointer);
     /* Zeros, written when it returns. Any thread. */
@@ -93,7 +96,8 @@ typedef struct dp_device_ops {
     /* Host memory that the device can use too. Any thread. */
     dp_status_t (*pinned_alloc)(dp_device_t *self, size_t bytes, void **memory);
     void (*pinned_free)(dp_device_t *self, void *memory);
-    /* A stream of the program's, which lives longer: for event_record and stream_wait.
+    /* A stream of the program's, which lives longer: for event_record and stream_wait, and behind
+     * stream_branch for stamp and call.
      * DP_ERR_UNSUPPORTED: it is another device's. */
     dp_status_t (*stream_adopt)(dp_device_t *self, void *native, dp_stream_t **out);
     void *(*stream_native)(const dp_stream_t *stream); /* cudaStream_t */

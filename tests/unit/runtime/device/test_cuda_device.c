@@ -496,6 +496,73 @@ static void a_stamp_waits_for_no_stream(void **unused)
 
 /* ---- Which GPU, which memory ---------------------------------------------------------------- */
 
+/* A stream of the program's, with a gate in it that is closed. */
+static dp_stream_t *adopt_held(fixture_t *f, cudaStream_t *native, gate_t *gate)
+{
+    dp_stream_t *stream = NULL;
+
+    assert_int_equal(cudaStreamCreateWithFlags(native, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(f->ops->stream_adopt(f->device, *native, &stream), DP_OK);
+    assert_int_equal(f->ops->stream_branch(stream), DP_OK);
+    gate_init(gate);
+    assert_int_equal(cudaLaunchHostFunc(*native, gate_pass, gate), cudaSuccess);
+    return stream;
+}
+
+/* The program queues far ahead, so its marks may hold up neither a launch's end nor drain(). */
+static void marks_of_the_programs_stream_hold_up_nothing(void **unused)
+{
+    list_t list = {.count = 0}, program_list = {.count = 0};
+    note_t ours = {&list, 1}, programs = {&program_list, 2};
+    uint64_t stamp = 0;
+    cudaStream_t native;
+    dp_stream_t *stream;
+    fixture_t f;
+    gate_t gate;
+
+    (void)unused;
+    begin(&f);
+    stream = adopt_held(&f, &native, &gate);
+    assert_int_equal(f.ops->stamp(stream, &stamp), DP_OK);
+    assert_int_equal(f.ops->call(stream, DP_WORK_SMALL, append, &programs), DP_OK);
+    assert_int_equal(f.ops->call(f.stream[0], DP_WORK_SMALL, append, &ours), DP_OK);
+    f.ops->drain(f.device);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(program_list.count, 0);
+    gate_open(&gate);
+    f.ops->stream_destroy(stream); /* waits for its functions */
+    assert_int_equal(program_list.count, 1);
+    assert_true(stamp != 0 && stamp <= dp_now_ns());
+    assert_int_equal(cudaStreamDestroy(native), cudaSuccess);
+    end(&f);
+}
+
+/* Neither of the stream's own, nor of one that this thread captures elsewhere. */
+static void a_mark_is_no_part_of_a_graph(void **unused)
+{
+    uint64_t stamp = 0;
+    cudaStream_t native, other;
+    dp_stream_t *stream;
+    fixture_t f;
+    gate_t gate;
+
+    (void)unused;
+    begin(&f);
+    stream = adopt_held(&f, &native, &gate);
+    gate_open(&gate);
+    assert_int_equal(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    cuda_double_capture(native);
+    assert_int_equal(f.ops->stamp(stream, &stamp), DP_ERR_UNSUPPORTED);
+    cuda_double_capture(other);
+    assert_int_equal(f.ops->stamp(stream, &stamp), DP_OK);
+    cuda_double_capture(NULL);
+    f.ops->stream_destroy(stream);
+    assert_true(stamp != 0);
+    assert_int_equal(cudaStreamDestroy(native), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
+    end(&f);
+}
+
 static void the_program_chooses_else_the_local_rank(void **unused)
 {
     dp_error_t error = {DP_OK, ""};
@@ -828,6 +895,8 @@ int main(void)
         cmocka_unit_test(a_fill_is_what_changes_nothing),
         cmocka_unit_test(stamps_are_times_of_the_hosts_clock),
         cmocka_unit_test(a_stamp_waits_for_no_stream),
+        cmocka_unit_test(marks_of_the_programs_stream_hold_up_nothing),
+        cmocka_unit_test(a_mark_is_no_part_of_a_graph),
         cmocka_unit_test(the_program_chooses_else_the_local_rank),
         cmocka_unit_test(pointers_and_streams_say_whose_they_are),
         cmocka_unit_test(a_thread_makes_no_context_elsewhere),
