@@ -254,10 +254,17 @@ static void step_begin(gpt2_strategy_t *self, uint64_t step)
     (void)step;
 }
 
-static void span_begin(gpt2_strategy_t *self, const char *name)
+static void span_begin(gpt2_strategy_t *self, const char *name, void *stream)
 {
     (void)self;
     (void)name;
+    (void)stream;
+}
+
+static void span_end(gpt2_strategy_t *self, void *stream)
+{
+    (void)self;
+    (void)stream;
 }
 
 static void end(gpt2_strategy_t *self)
@@ -284,7 +291,7 @@ static const char *setting(gpt2_strategy_t *self, const char *name)
     .ready = ready, .sync = sync, .move_scale = move_scale, .extra = extra, .sum = sum,            \
     .equal = equal,                                                                                \
     .broadcast = broadcast, .step_begin = step_begin, .step_end = end, .span_begin = span_begin,   \
-    .span_end = end, .traffic = traffic, .setting = setting
+    .span_end = span_end, .traffic = traffic, .setting = setting
 /* clang-format on */
 
 static const gpt2_strategy_ops_t OPS = {COMMON_OPS};

@@ -46,9 +46,9 @@ static void save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int 
     gpt2_error_t error;
 
     if (trainer->options->out == NULL) return;
-    trainer->strategy->ops->span_begin(trainer->strategy, "checkpoint");
+    trainer->strategy->ops->span_begin(trainer->strategy, "checkpoint", NULL);
     *save_failed = gpt2_trainer_save(trainer, &error) != 0;
-    trainer->strategy->ops->span_end(trainer->strategy);
+    trainer->strategy->ops->span_end(trainer->strategy, NULL);
     if (trainer->strategy->rank != 0) *save_failed = 0; /* rank 0 says what became of it */
     if (report == NULL) return;
     if (*save_failed) {

@@ -127,8 +127,9 @@ typedef struct gpt2_strategy_ops {
     /* Marks for the timeline. */
     void (*step_begin)(gpt2_strategy_t *self, uint64_t step);
     void (*step_end)(gpt2_strategy_t *self);
-    void (*span_begin)(gpt2_strategy_t *self, const char *name);
-    void (*span_end)(gpt2_strategy_t *self);
+    /* stream: the replica's, where work of its device is queued between the two; else NULL. */
+    void (*span_begin)(gpt2_strategy_t *self, const char *name, void *stream);
+    void (*span_end)(gpt2_strategy_t *self, void *stream);
     void (*traffic)(gpt2_strategy_t *self, gpt2_traffic_t *traffic);
     /* For people: how gradients travel, in a line; "": nothing to say. NULL: likewise. */
     void (*describe)(gpt2_strategy_t *self, char *text, size_t room);

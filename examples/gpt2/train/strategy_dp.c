@@ -127,14 +127,20 @@ void gpt2_dp_step_end(gpt2_strategy_t *base)
     dp_step_end(((gpt2_dp_t *)base)->context);
 }
 
-void gpt2_dp_span_begin(gpt2_strategy_t *base, const char *name)
+void gpt2_dp_span_begin(gpt2_strategy_t *base, const char *name, void *stream)
 {
-    dp_span_begin(((gpt2_dp_t *)base)->context, name);
+    dp_context_t *context = ((gpt2_dp_t *)base)->context;
+
+    dp_span_begin(context, name);
+    dp_stream_span_begin(context, name, stream);
 }
 
-void gpt2_dp_span_end(gpt2_strategy_t *base)
+void gpt2_dp_span_end(gpt2_strategy_t *base, void *stream)
 {
-    dp_span_end(((gpt2_dp_t *)base)->context);
+    dp_context_t *context = ((gpt2_dp_t *)base)->context;
+
+    dp_stream_span_end(context, stream);
+    dp_span_end(context);
 }
 
 void gpt2_dp_traffic(gpt2_strategy_t *base, gpt2_traffic_t *out)

@@ -55,8 +55,8 @@ int gpt2_dp_broadcast(gpt2_strategy_t *base, int root, void *data, size_t bytes,
                       gpt2_error_t *error);
 void gpt2_dp_step_begin(gpt2_strategy_t *base, uint64_t step);
 void gpt2_dp_step_end(gpt2_strategy_t *base);
-void gpt2_dp_span_begin(gpt2_strategy_t *base, const char *name);
-void gpt2_dp_span_end(gpt2_strategy_t *base);
+void gpt2_dp_span_begin(gpt2_strategy_t *base, const char *name, void *stream);
+void gpt2_dp_span_end(gpt2_strategy_t *base, void *stream);
 void gpt2_dp_traffic(gpt2_strategy_t *base, gpt2_traffic_t *out);
 const char *gpt2_dp_setting(gpt2_strategy_t *base, const char *name);
 

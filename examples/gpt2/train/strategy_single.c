@@ -108,10 +108,17 @@ static void single_step_begin(gpt2_strategy_t *self, uint64_t step)
     (void)step;
 }
 
-static void single_span_begin(gpt2_strategy_t *self, const char *name)
+static void single_span_begin(gpt2_strategy_t *self, const char *name, void *stream)
 {
     (void)self;
     (void)name;
+    (void)stream;
+}
+
+static void single_span_end(gpt2_strategy_t *self, void *stream)
+{
+    (void)self;
+    (void)stream;
 }
 
 static void single_end(gpt2_strategy_t *self)
@@ -148,7 +155,7 @@ const gpt2_strategy_ops_t gpt2_strategy_single = {
     .step_begin = single_step_begin,
     .step_end = single_end,
     .span_begin = single_span_begin,
-    .span_end = single_end,
+    .span_end = single_span_end,
     .traffic = single_traffic,
     .setting = single_setting,
 };

@@ -45,7 +45,7 @@ static void on_span_begin(void *user, const char *name)
 {
     gpt2_trainer_t *self = user;
 
-    self->strategy->ops->span_begin(self->strategy, name);
+    self->strategy->ops->span_begin(self->strategy, name, self->replica->stream);
     if (self->depth++ > 0) return;
     self->span_sum =
         strncmp(name, "forward", 7) == 0 ? &self->phases.forward : &self->phases.backward;
@@ -60,7 +60,7 @@ static void on_span_end(void *user)
     if (--self->depth == 0 && !self->replica->ops->is_async) {
         account_time(self, self->span_start, &self->span_traffic, self->span_sum, 1);
     }
-    self->strategy->ops->span_end(self->strategy);
+    self->strategy->ops->span_end(self->strategy, self->replica->stream);
 }
 
 static gpt2_hooks_t hooks_of(gpt2_trainer_t *self)
@@ -135,10 +135,10 @@ static int wait_for_gradients(gpt2_trainer_t *self, gpt2_sync_t *sync, gpt2_erro
     gpt2_traffic_t before;
     double start = gpt2_now();
 
-    strategy->ops->span_begin(strategy, "sync");
+    strategy->ops->span_begin(strategy, "sync", NULL); /* the stream only waits */
     strategy->ops->traffic(strategy, &before);
     if (strategy->ops->sync(strategy, sync, error) != 0) return -1;
-    strategy->ops->span_end(strategy);
+    strategy->ops->span_end(strategy, NULL);
     account_time(self, start, &before, &self->phases.optimizer, 0);
     return 0;
 }
@@ -153,14 +153,14 @@ static int update_weights(gpt2_trainer_t *self, double learning_rate, const gpt2
     double start = gpt2_now();
     int code;
 
-    strategy->ops->span_begin(strategy, "optimizer");
+    strategy->ops->span_begin(strategy, "optimizer", replica->stream);
     strategy->ops->traffic(strategy, &before);
     code = replica->ops->update(replica, learning_rate, sync, error);
     if (code == 0 && strategy->ops->publish != NULL && !sync->skip) {
         code = strategy->ops->publish(strategy, error);
         if (code == 0) code = replica->ops->refresh(replica, error);
     }
-    strategy->ops->span_end(strategy);
+    strategy->ops->span_end(strategy, replica->stream);
     account_time(self, start, &before, &self->phases.optimizer, 1);
     return code;
 }

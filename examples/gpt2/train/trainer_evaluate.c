@@ -42,7 +42,7 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
     if (gpt2_trainer_settle(self, NULL, error) != 0) return -1; /* its time is the step's */
     if (total > there) total = there;
     gpt2_share(total, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first, &last);
-    strategy->ops->span_begin(strategy, "validation");
+    strategy->ops->span_begin(strategy, "validation", self->replica->stream);
     passes = passes_of(self, total, last - first);
     for (uint64_t pass = 0; pass < passes; pass++) {
         gpt2_batch_t batch = {self->inputs, self->targets, room, seq};
@@ -56,7 +56,7 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
         sums[1] += (double)batch.count * seq;
         first += (uint64_t)batch.count;
     }
-    strategy->ops->span_end(strategy);
+    strategy->ops->span_end(strategy, self->replica->stream);
     if (strategy->ops->sum(strategy, sums, 2, error) != 0) return -1;
     *loss = sums[0] / sums[1];
     return 0;
