@@ -3,7 +3,8 @@
  *
  * main.c calls dp_analyse() for `report` and `view`, on a finished timeline, which it only reads.
  * Everything follows from intervals: waits.c splits the time that the thread of a step spent inside
- * of dp; its time outside is compute where a span of the program covers it, else a gap.
+ * of dp; its time outside is compute where a span of the program covers it, else a gap. Where a
+ * device's computing is known (device.c), that comes before anything the thread did.
  */
 #include "launcher/dptrace/analysis_internal.h"
 
@@ -111,7 +112,10 @@ static dp_status_t split_dp(dp_analysis_work_t *work, row_cursor_t *cursor, dp_s
         if (event->depth > 0 || until <= from) continue;
         if (!dp_intervals_add(inside, from, until, 0, 0)) status = DP_ERR_NO_MEMORY;
         if (event->kind != DP_TRACE_WAIT) {
-            cell->part[DP_PART_NEGOTIATION] += (double)(until - from);
+            double computed = (double)dp_device_time(work, row->rank, from, until);
+
+            cell->part[DP_PART_COMPUTE] += computed;
+            cell->part[DP_PART_NEGOTIATION] += (double)(until - from) - computed;
             continue;
         }
         if (run.count > 0 && from > run.items[run.count - 1].end + RUN_GAP_NS) {
@@ -147,33 +151,36 @@ static dp_status_t add_spans(const dp_analysis_work_t *work, row_cursor_t *curso
 }
 
 /* Splits one step. dp: its thread's submit and wait rows; spans: its program's. */
-static dp_status_t split_step(dp_analysis_work_t *work, uint64_t start, uint64_t end,
+static dp_status_t split_step(dp_analysis_work_t *work, int32_t rank, uint64_t start, uint64_t end,
                               thread_rows_t *dp, thread_rows_t *spans, dp_step_cell_t *cell,
                               double *exposed)
 {
     dp_interval_list_t inside = {NULL, 0, 0}, outside = {NULL, 0, 0};
     dp_status_t status = DP_OK;
-    double in_dp, outside_dp;
+    double in_dp, outside_dp, computed;
     int has_spans;
 
     cell->start_ns = start;
     cell->duration_ns = end - start;
     cell->is_set = 1;
+    if (work->device[rank].is_marked && dp_device_time(work, rank, start, end) > 0)
+        return dp_waits_split_device(work, rank, cell, exposed);
     for (size_t r = 0; r < dp->count && status == DP_OK; r++)
         status = split_dp(work, &dp->items[r], cell, &inside, exposed);
     for (size_t r = 0; r < spans->count && status == DP_OK; r++)
         status = add_spans(work, &spans->items[r], cell, &outside);
     has_spans = outside.count > 0;
+    if (status == DP_OK && !dp_device_clip(work, rank, start, end, &outside))
+        status = DP_ERR_NO_MEMORY;
     in_dp = dp_intervals_covered(&inside);
     outside_dp = (double)(end - start) - in_dp;
     for (size_t i = 0; i < inside.count && status == DP_OK; i++) {
         if (!dp_intervals_add(&outside, inside.items[i].start, inside.items[i].end, 0, 0))
             status = DP_ERR_NO_MEMORY;
     }
-    cell->part[DP_PART_COMPUTE] = outside_dp;
-    if (has_spans)
-        cell->part[DP_PART_COMPUTE] = dp_max(dp_intervals_covered(&outside) - in_dp, 0.0);
-    cell->part[DP_PART_GAPS] = dp_max(outside_dp - cell->part[DP_PART_COMPUTE], 0.0);
+    computed = has_spans ? dp_max(dp_intervals_covered(&outside) - in_dp, 0.0) : outside_dp;
+    cell->part[DP_PART_COMPUTE] += computed;
+    cell->part[DP_PART_GAPS] = dp_max(outside_dp - computed, 0.0);
     free(inside.items);
     free(outside.items);
     return status;
@@ -202,6 +209,7 @@ static dp_status_t split_row(dp_analysis_work_t *work, const dp_timeline_row_t *
         status = collect_rows(timeline, row->rank, DP_ROW_STEPS, row->track, &spans);
     for (size_t i = row->first; i < row->first + row->count && status == DP_OK; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
+        const dp_interval_t *on_device = dp_device_step(work, row->rank, event->id);
         dp_step_cell_t *cell;
         size_t step;
 
@@ -210,7 +218,9 @@ static dp_status_t split_row(dp_analysis_work_t *work, const dp_timeline_row_t *
         if (step == SIZE_MAX) continue;
         cell = &work->out->cells[step * work->out->rank_count + (size_t)row->rank];
         if (cell->is_set) continue; /* the same number twice: the first stands */
-        status = split_step(work, event->start_ns, dp_event_end(event), &dp, &spans, cell, exposed);
+        status = split_step(work, row->rank, on_device != NULL ? on_device->start : event->start_ns,
+                            on_device != NULL ? on_device->end : dp_event_end(event), &dp, &spans,
+                            cell, exposed);
         if (status == DP_OK) status = sum_transfers(work, row->rank, cell);
     }
     free(dp.items);
@@ -228,7 +238,8 @@ static dp_status_t split_recording(dp_analysis_work_t *work, int32_t rank, doubl
 
     if (status == DP_OK) status = collect_rows(timeline, rank, DP_ROW_STEPS, -1, &spans);
     dp.count = dp_min(dp.count, (size_t)1);
-    if (status == DP_OK) status = split_step(work, 0, timeline->end_ns, &dp, &spans, cell, exposed);
+    if (status == DP_OK)
+        status = split_step(work, rank, 0, timeline->end_ns, &dp, &spans, cell, exposed);
     if (status == DP_OK) status = sum_transfers(work, rank, cell);
     free(dp.items);
     free(spans.items);
@@ -288,12 +299,15 @@ dp_status_t dp_analyse(const dp_timeline_t *timeline, dp_analysis_t *analysis)
     analysis->rank_count = ranks;
     work.busy = calloc(ranks + 1, sizeof(*work.busy));
     work.longest_busy = calloc(ranks + 1, sizeof(*work.longest_busy));
-    if (work.busy == NULL || work.longest_busy == NULL) goto done;
+    work.device = calloc(ranks + 1, sizeof(*work.device));
+    if (work.busy == NULL || work.longest_busy == NULL || work.device == NULL) goto done;
     status = dp_buckets_collect(&work);
+    if (status == DP_OK) status = dp_device_collect(&work);
     if (status == DP_OK) status = list_steps(&work);
     if (status != DP_OK) goto done;
     exposed = calloc(analysis->bucket_count + 1, sizeof(*exposed));
-    if (exposed == NULL) {
+    work.near = malloc((analysis->bucket_count + 1) * sizeof(*work.near));
+    if (exposed == NULL || work.near == NULL) {
         status = DP_ERR_NO_MEMORY;
         goto done;
     }
@@ -308,6 +322,12 @@ done:
     for (size_t r = 0; r < ranks && work.busy != NULL; r++)
         free(work.busy[r].items);
     free(work.busy);
+    for (size_t r = 0; r < ranks && work.device != NULL; r++) {
+        free(work.device[r].busy.items);
+        free(work.device[r].steps.items);
+    }
+    free(work.device);
+    free(work.near);
     free(work.longest_busy);
     free(work.views);
     free(work.found.items);

@@ -9,6 +9,14 @@
  *   unattributed  likewise, and nothing recorded explains it (hand-over, waking up)
  * Outside dp: compute is what the program's spans cover, or everything where it has none; gaps
  * is the rest. The parts sum to the step.
+ *
+ * Where the program marks its work on a device's streams, a step is looked at from the device:
+ * compute is when it computed, whatever the thread did meanwhile, and the step lasts from its first
+ * span there to that of the next step. All other moments are explained
+ * as above by any bucket under way; where none is, they are gaps. Where it marks none, but its
+ * operations take their input from streams, a moment at which a launched operation waits for its
+ * stream counts as compute. For such buckets skew is the time on the wire before the last rank's
+ * stream had come there.
  */
 #ifndef DP_DPTRACE_ANALYSIS_H
 #define DP_DPTRACE_ANALYSIS_H
@@ -30,6 +38,13 @@ typedef enum dp_part {
 
 const char *dp_part_name(dp_step_part_t part);
 
+/* Whose time "compute" is. */
+typedef enum dp_device_source {
+    DP_DEVICE_NONE,     /* the thread's */
+    DP_DEVICE_INFERRED, /* also a device's, as far as operations waited for its streams */
+    DP_DEVICE_MARKED    /* a device's */
+} dp_device_source_t;
+
 /* One step on one rank; times in ns. */
 typedef struct dp_step_cell {
     uint64_t start_ns, duration_ns;
@@ -47,12 +62,16 @@ typedef struct dp_bucket_stat {
     uint32_t tensors;
     uint32_t collective; /* as dp_trace_collective_name() takes it */
     uint64_t bytes;
-    uint64_t last_submit_ns;   /* of all ranks */
-    uint64_t median_submit_ns; /* when the (lower) median rank had submitted all of it */
-    int32_t last_rank;         /* index; -1: unknown */
-    int32_t seen;              /* ranks that submitted */
-    uint64_t wire_ns;          /* the shortest over the ranks: others waited inside for peers */
-    double exposed_ns;         /* that a rank waited for its wire, mean over the ranks */
+    uint64_t last_submit_ns; /* of all ranks */
+    int32_t last_rank;       /* index of the rank that was; -1: unknown */
+    int32_t seen;            /* ranks that submitted */
+    /* Likewise, when the ranks were ready: with the submission, or on streams when the first
+     * transfer began. */
+    uint64_t last_ready_ns;
+    uint64_t median_ready_ns; /* of the (lower) median rank */
+    int32_t last_ready_rank;
+    uint64_t wire_ns;  /* the shortest over the ranks: others waited inside for peers */
+    double exposed_ns; /* that a rank waited for its wire, mean over the ranks */
 } dp_bucket_stat_t;
 
 /* Buckets that are the same thing step after step. */
@@ -84,6 +103,7 @@ typedef struct dp_analysis {
     uint64_t *steps;           /* [step_count] numbers, ascending */
     dp_step_cell_t *cells;     /* [step_count][rank_count] */
     int has_steps;             /* 0: the program marked none; the recording counts as one */
+    dp_device_source_t device; /* of any rank */
     dp_bucket_stat_t *buckets; /* [bucket_count] by number */
     size_t bucket_count;
     dp_bucket_group_t *groups; /* largest exposure first, then size */

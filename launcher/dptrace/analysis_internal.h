@@ -2,8 +2,9 @@
  * analysis_internal.h - what the files of dp_analyse() share.
  *
  *   buckets.c     when each rank submitted, launched and finished each bucket
+ *   device.c      when each rank's device computed
  *   waits.c       a wait, cut where something begins or ends that can explain it
- *   analysis.c    steps, as their threads saw them; drives the other two
+ *   analysis.c    steps, as their threads saw them; drives the others
  *   summary.c     the few figures a person reads
  *
  * One thread, on a finished timeline that is only read.
@@ -16,6 +17,7 @@
 
 /* Explanations of a blocked moment; the first that holds wins. */
 typedef enum dp_why {
+    DP_WHY_DEVICE, /* it computes: what the thread waits for makes no difference */
     DP_WHY_SKEW,
     DP_WHY_WIRE,
     DP_WHY_PACK,
@@ -27,10 +29,20 @@ typedef enum dp_why {
 typedef struct dp_bucket_view {
     uint64_t first_submit, last_submit; /* 0 and 0: none seen */
     uint64_t launch;
+    uint64_t started; /* packing, or on the wire; 0: none seen */
     uint64_t done;
     uint64_t wire_ns, wire_bytes; /* a launch may travel in several parts */
     int is_launched;
+    int is_on_stream; /* a device's stream computes its input */
 } dp_bucket_view_t;
+
+/* A rank's device. */
+typedef struct dp_device_time {
+    dp_interval_list_t busy;  /* computing; merged */
+    dp_interval_list_t steps; /* where marked: steps as the device makes them, in order of time;
+                                 `event` is the number */
+    int is_marked;            /* the program's spans say so; else it is inferred */
+} dp_device_time_t;
 
 typedef struct dp_analysis_work {
     const dp_timeline_t *timeline;
@@ -38,6 +50,8 @@ typedef struct dp_analysis_work {
     dp_bucket_view_t *views;        /* [rank][bucket] */
     dp_interval_list_t *busy;       /* [rank] wire, pack and unpack by start */
     uint64_t *longest_busy;         /* [rank] longest interval in it */
+    dp_device_time_t *device;       /* [rank] */
+    uint32_t *near;                 /* [bucket_count] scratch: buckets of a step */
     dp_interval_list_t found, cuts; /* scratch */
 } dp_analysis_work_t;
 
@@ -59,6 +73,18 @@ static inline dp_bucket_view_t *dp_buckets_view(const dp_analysis_work_t *work, 
     return &work->views[(size_t)rank * work->out->bucket_count + bucket];
 }
 
+/* ---- device.c ------------------------------------------------------------------------------- */
+
+/* Fills work->device. DP_ERR_NO_MEMORY. */
+dp_status_t dp_device_collect(dp_analysis_work_t *work);
+/* Adds to list when the rank's device computed inside [start, end). 0: no memory. */
+int dp_device_clip(const dp_analysis_work_t *work, int32_t rank, uint64_t start, uint64_t end,
+                   dp_interval_list_t *list);
+/* The step as the rank's device made it, behind the thread that queued it; NULL: not known. */
+const dp_interval_t *dp_device_step(const dp_analysis_work_t *work, int32_t rank, uint64_t number);
+/* How much of [start, end) that was. */
+uint64_t dp_device_time(const dp_analysis_work_t *work, int32_t rank, uint64_t start, uint64_t end);
+
 /* ---- waits.c -------------------------------------------------------------------------------- */
 
 /*
@@ -68,6 +94,12 @@ static inline dp_bucket_view_t *dp_buckets_view(const dp_analysis_work_t *work, 
  */
 dp_status_t dp_waits_split(dp_analysis_work_t *work, const dp_interval_list_t *run,
                            dp_step_cell_t *cell, double *exposed);
+/*
+ * Splits a step by what the rank's device did: it computes; else what is under way of any bucket
+ * explains the moment, and where nothing is, it is a gap.
+ */
+dp_status_t dp_waits_split_device(dp_analysis_work_t *work, int32_t rank, dp_step_cell_t *cell,
+                                  double *exposed);
 /* Adds the transfers of a rank inside [start, end) to work->found. 0: no memory. */
 int dp_waits_transfers(dp_analysis_work_t *work, int32_t rank, uint64_t start, uint64_t end);
 

@@ -59,11 +59,19 @@ static dp_status_t list_buckets(dp_analysis_work_t *work)
         free(numbers);
         return DP_ERR_NO_MEMORY;
     }
-    for (size_t i = 0; i < kept; i++)
-        out->buckets[i] = (dp_bucket_stat_t){.bucket = numbers[i], .last_rank = -1};
+    for (size_t i = 0; i < kept; i++) {
+        out->buckets[i] =
+            (dp_bucket_stat_t){.bucket = numbers[i], .last_rank = -1, .last_ready_rank = -1};
+    }
     out->bucket_count = kept;
     free(numbers);
     return DP_OK;
+}
+
+static void note_start(dp_bucket_view_t *view, uint64_t start_ns)
+{
+    start_ns = dp_max(start_ns, 1u);
+    view->started = view->started == 0 ? start_ns : dp_min(view->started, start_ns);
 }
 
 /* A bucket may have several records of one kind on a rank: submissions of its tensors, parts on the
@@ -84,6 +92,7 @@ static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *even
         if (view->last_submit == 0) view->first_submit = event->start_ns;
         view->first_submit = dp_min(view->first_submit, event->start_ns);
         view->last_submit = dp_max(view->last_submit, dp_max(event->start_ns, 1u));
+        view->is_on_stream |= event->aux == DP_TRACE_ON_STREAM;
         break;
     case DP_TRACE_AGREE:
     case DP_TRACE_LAUNCH:
@@ -101,9 +110,13 @@ static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *even
         view->wire_ns += event->duration_ns;
         view->wire_bytes += event->bytes;
         stat->bytes = dp_max(stat->bytes, view->wire_bytes);
+        note_start(view, event->start_ns);
         view->done = dp_max(view->done, end);
         break;
     case DP_TRACE_PACK:
+        note_start(view, event->start_ns);
+        view->done = dp_max(view->done, end);
+        break;
     case DP_TRACE_UNPACK:
         view->done = dp_max(view->done, end);
         break;
@@ -112,7 +125,45 @@ static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *even
     }
 }
 
-/* Per bucket: the last rank to submit, how late it is behind the median, and the wire's time
+/* Whether the streams of all ranks that submitted a bucket were seen to come to it. */
+static int is_seen_on_streams(const dp_analysis_work_t *work, uint32_t bucket)
+{
+    size_t count = 0;
+
+    for (size_t r = 0; r < work->timeline->rank_count; r++) {
+        const dp_bucket_view_t *view = dp_buckets_view(work, (int32_t)r, bucket);
+
+        if (view->last_submit == 0) continue;
+        if (!view->is_on_stream || view->started == 0) return 0;
+        count++;
+    }
+    return count > 0;
+}
+
+/* When the last rank was ready for a bucket, and which that was; -1: fewer than two are known.
+ * times is scratch: the moments of the ranks that are known, [the result]. */
+static size_t find_last(const dp_analysis_work_t *work, uint32_t bucket, int by_start,
+                        uint64_t *times, uint64_t *last_ns, int32_t *last_rank)
+{
+    size_t seen = 0;
+
+    *last_ns = 0;
+    *last_rank = -1;
+    for (size_t r = 0; r < work->timeline->rank_count; r++) {
+        const dp_bucket_view_t *view = dp_buckets_view(work, (int32_t)r, bucket);
+        uint64_t ready_ns = by_start ? view->started : view->last_submit;
+
+        if (view->last_submit == 0) continue;
+        times[seen++] = ready_ns;
+        if (*last_rank >= 0 && ready_ns <= *last_ns) continue;
+        *last_ns = ready_ns;
+        *last_rank = (int32_t)r;
+    }
+    if (seen < 2) *last_rank = -1;
+    return seen;
+}
+
+/* Per bucket: the last rank to submit, how late a rank is behind the median, and the wire's time
  * without waiting. */
 static dp_status_t finish_buckets(dp_analysis_work_t *work)
 {
@@ -122,27 +173,22 @@ static dp_status_t finish_buckets(dp_analysis_work_t *work)
     if (times == NULL) return DP_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < work->out->bucket_count; i++) {
         dp_bucket_stat_t *stat = &work->out->buckets[i];
-        size_t seen = 0;
+        size_t seen;
 
         for (size_t r = 0; r < ranks; r++) {
             const dp_bucket_view_t *view = dp_buckets_view(work, (int32_t)r, i);
 
             if (view->wire_ns > 0 && (stat->wire_ns == 0 || view->wire_ns < stat->wire_ns))
                 stat->wire_ns = view->wire_ns;
-            if (view->last_submit == 0) continue;
-            times[seen++] = view->last_submit;
-            if (stat->last_rank >= 0 && view->last_submit <= stat->last_submit_ns) continue;
-            stat->last_submit_ns = view->last_submit;
-            stat->last_rank = (int32_t)r;
         }
+        seen = find_last(work, i, 0, times, &stat->last_submit_ns, &stat->last_rank);
         stat->seen = (int32_t)seen;
-        if (seen < 2) {
-            stat->last_rank = -1;
-            continue;
-        }
+        seen = find_last(work, i, is_seen_on_streams(work, i), times, &stat->last_ready_ns,
+                         &stat->last_ready_rank);
+        if (seen < 2) continue;
         qsort(times, seen, sizeof(*times), compare_u64);
         /* the lower median: with two ranks that is the other one */
-        stat->median_submit_ns = times[(seen - 1) / 2];
+        stat->median_ready_ns = times[(seen - 1) / 2];
     }
     free(times);
     return DP_OK;

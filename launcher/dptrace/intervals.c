@@ -46,3 +46,39 @@ double dp_intervals_covered(dp_interval_list_t *list)
     }
     return sum;
 }
+
+void dp_intervals_merge(dp_interval_list_t *list)
+{
+    size_t kept = 0;
+
+    dp_intervals_sort(list);
+    for (size_t i = 0; i < list->count; i++) {
+        dp_interval_t *last = kept > 0 ? &list->items[kept - 1] : NULL;
+
+        if (last == NULL || list->items[i].start > last->end) {
+            list->items[kept++] = list->items[i];
+        } else {
+            last->end = dp_max(last->end, list->items[i].end);
+        }
+    }
+    list->count = kept;
+}
+
+int dp_intervals_subtract(const dp_interval_list_t *from, const dp_interval_list_t *without,
+                          dp_interval_list_t *out)
+{
+    size_t next = 0;
+
+    for (size_t i = 0; i < from->count; i++) {
+        uint64_t at = from->items[i].start, end = from->items[i].end;
+
+        while (next < without->count && without->items[next].end <= at)
+            next++;
+        for (size_t k = next; k < without->count && without->items[k].start < end; k++) {
+            if (!dp_intervals_add(out, at, without->items[k].start, 0, 0)) return 0;
+            at = dp_max(at, without->items[k].end);
+        }
+        if (!dp_intervals_add(out, at, end, 0, 0)) return 0;
+    }
+    return 1;
+}

@@ -25,6 +25,11 @@ typedef struct dp_interval_list {
 int dp_intervals_add(dp_interval_list_t *list, uint64_t start, uint64_t end, uint32_t bucket,
                      uint32_t why);
 void dp_intervals_sort(dp_interval_list_t *list); /* by start */
+/* Those that overlap or touch become one. Sorts them. */
+void dp_intervals_merge(dp_interval_list_t *list);
+/* Adds to out what `from` covers and `without` does not. Both merged. 0: no memory. */
+int dp_intervals_subtract(const dp_interval_list_t *from, const dp_interval_list_t *without,
+                          dp_interval_list_t *out);
 /* The time that they cover together: where several overlap it counts once. Sorts them. */
 double dp_intervals_covered(dp_interval_list_t *list);
 

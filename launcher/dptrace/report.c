@@ -106,10 +106,15 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
 
 static void write_parts(const dp_analysis_t *analysis, FILE *file)
 {
+    static const char *const computes[] = {
+        [DP_DEVICE_NONE] = "",
+        [DP_DEVICE_INFERRED] = "; compute: also while operations waited for their streams",
+        [DP_DEVICE_MARKED] = "; compute: by the device's clock"};
     double step = analysis->step_ns > 0 ? analysis->step_ns : 1;
 
-    fprintf(file, "step  p50 %.2f ms  p99 %.2f ms  mean %.2f ms, of which (median rank)\n",
-            to_ms(analysis->p50_ns), to_ms(analysis->p99_ns), to_ms(analysis->step_ns));
+    fprintf(file, "step  p50 %.2f ms  p99 %.2f ms  mean %.2f ms, of which (median rank%s)\n",
+            to_ms(analysis->p50_ns), to_ms(analysis->p99_ns), to_ms(analysis->step_ns),
+            computes[analysis->device]);
     for (int p = 0; p < DP_PART_COUNT; p++) {
         double share = analysis->part[p] / step;
         int width = (int)(share * 40 + 0.5);
@@ -265,8 +270,11 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
     }
     if (part[DP_PART_GAPS] > threshold) {
         list[count].gain_ns = part[DP_PART_GAPS];
-        snprintf(list[count++].text, sizeof(list[0].text),
-                 "gaps: the step has time outside every span and outside dp (data loading?)");
+        snprintf(list[count++].text, sizeof(list[0].text), "%s",
+                 analysis->device == DP_DEVICE_MARKED
+                     ? "gaps: the device has nothing to do, and nothing of dp is under way: the "
+                       "host queues its work too late (data loading, small kernels?)"
+                     : "gaps: the step has time outside every span and outside dp (data loading?)");
     }
     if (count > 0) qsort(list, count, sizeof(*list), compare_advice);
     return count;
@@ -391,6 +399,9 @@ static void json_buckets(const dp_timeline_t *timeline, const dp_analysis_t *ana
 
 void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis, FILE *file)
 {
+    static const char *const sources[] = {[DP_DEVICE_NONE] = "thread",
+                                          [DP_DEVICE_INFERRED] = "thread and streams",
+                                          [DP_DEVICE_MARKED] = "device"};
     uint64_t error = clock_error(timeline);
     advice_t list[5];
     size_t count = collect_advice(timeline, analysis, list);
@@ -404,11 +415,11 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
     }
     fprintf(file,
             "\"dropped\":%" PRIu64 ",\"outside_window\":%" PRIu64
-            ",\"has_steps\":%s,\"step_count\":%zu,\n"
+            ",\"has_steps\":%s,\"step_count\":%zu,\"compute_from\":\"%s\",\n"
             "\"step_ms\":{\"mean\":%.6f,\"p50\":%.6f,\"p99\":%.6f},\n\"parts_ms\":",
             sum_dropped(timeline), sum_outside(timeline), analysis->has_steps ? "true" : "false",
-            analysis->step_count, to_ms(analysis->step_ns), to_ms(analysis->p50_ns),
-            to_ms(analysis->p99_ns));
+            analysis->step_count, sources[analysis->device], to_ms(analysis->step_ns),
+            to_ms(analysis->p50_ns), to_ms(analysis->p99_ns));
     json_parts(analysis->part, file);
     fputs(",\n\"exposed_by_collective_ms\":", file);
     json_collectives(analysis->collective_ns, file);

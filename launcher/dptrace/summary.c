@@ -132,11 +132,11 @@ static void fill_group(const dp_analysis_t *out, void *const *stats, size_t coun
 
         if (stat->wire_ns > 0) wire[timed++] = (double)stat->wire_ns;
         group->exposed_ns += stat->exposed_ns;
-        if (stat->last_rank < 0) continue;
-        last[stat->last_rank]++;
-        if (last[stat->last_rank] <= group->last_count) continue;
-        group->last_count = last[stat->last_rank];
-        group->last_rank = stat->last_rank;
+        if (stat->last_ready_rank < 0) continue;
+        last[stat->last_ready_rank]++;
+        if (last[stat->last_ready_rank] <= group->last_count) continue;
+        group->last_count = last[stat->last_ready_rank];
+        group->last_rank = stat->last_ready_rank;
     }
     group->exposed_ns /= (double)dp_max(out->step_count, (size_t)1);
     qsort(wire, timed, sizeof(*wire), compare_doubles);
@@ -209,24 +209,43 @@ static void find_slow_span(const dp_timeline_t *timeline, const dp_analysis_t *o
     }
 }
 
+/* What tells how long a rank's work took: its spans on a device where it marks any, as its thread
+ * only queues the work then; else its thread's. */
+static int is_work(const dp_timeline_event_t *event, const uint8_t *is_marked)
+{
+    if (event->is_open) return 0;
+    if (!is_marked[event->rank]) return event->kind == DP_TRACE_SPAN;
+    return event->kind == DP_TRACE_COMPUTE && event->aux != DP_TRACE_STREAM_WAITS;
+}
+
 /* [rank][string] time inside the program's spans, without the waits they enclose. */
 static double *sum_spans(const dp_timeline_t *timeline)
 {
+    uint8_t *is_marked = calloc(timeline->rank_count + 1, 1);
     double *sums = calloc(timeline->rank_count * timeline->string_count + 1, sizeof(*sums));
 
-    if (sums == NULL) return NULL;
+    if (sums == NULL || is_marked == NULL) {
+        free(sums);
+        free(is_marked);
+        return NULL;
+    }
+    for (size_t i = 0; i < timeline->event_count; i++) {
+        if (timeline->events[i].kind == DP_TRACE_COMPUTE) is_marked[timeline->events[i].rank] = 1;
+    }
     for (size_t i = 0; i < timeline->event_count; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
 
-        if (event->kind == DP_TRACE_SPAN && !event->is_open) {
+        if (is_work(event, is_marked)) {
             sums[(size_t)event->rank * timeline->string_count + event->name] +=
                 (double)event->duration_ns;
         }
     }
+    free(is_marked);
     return sums;
 }
 
-/* A bucket that only one rank was seen to submit tells nothing about lateness (last_rank is -1). */
+/* A bucket that only one rank was seen to submit tells nothing about lateness (last_ready_rank is
+ * -1). */
 static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t *out)
 {
     double *spans = sum_spans(timeline);
@@ -244,11 +263,11 @@ static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t 
     for (size_t i = 0; i < out->bucket_count; i++) {
         const dp_bucket_stat_t *stat = &out->buckets[i];
 
-        if (stat->last_rank < 0) continue;
+        if (stat->last_ready_rank < 0) continue;
         known++;
-        out->stragglers[stat->last_rank].last_count++;
-        out->stragglers[stat->last_rank].late_ns +=
-            (double)(stat->last_submit_ns - stat->median_submit_ns);
+        out->stragglers[stat->last_ready_rank].last_count++;
+        out->stragglers[stat->last_ready_rank].late_ns +=
+            (double)(stat->last_ready_ns - stat->median_ready_ns);
     }
     for (size_t r = 0; r < out->rank_count; r++) {
         dp_straggler_t *straggler = &out->stragglers[r];

@@ -152,8 +152,8 @@ static dp_row_class_t class_of_kind(uint8_t kind)
 static const char *row_class_name(dp_row_class_t row_class)
 {
     static const char *const names[DP_ROW_CLASSES] = {
-        "steps", "thread", "compute", "negotiation",      "coordinator",
-        "pack",  "wire",   "unpack",  "waiting for rank", "counter"};
+        "steps", "thread", "negotiation", "coordinator",      "device",
+        "pack",  "wire",   "unpack",      "waiting for rank", "counter"};
 
     return (unsigned)row_class < DP_ROW_CLASSES ? names[row_class] : "unknown";
 }
@@ -297,6 +297,10 @@ static dp_status_t cut_window(dp_timeline_t *timeline, const dp_step_window_t *w
     for (size_t i = 0; i < timeline->event_count; i++) {
         const dp_timeline_event_t *event = &timeline->events[i];
 
+        /* the device may still compute a step that its thread has ended */
+        if (event->kind == DP_TRACE_COMPUTE && event->id > window->first &&
+            event->id - 1 <= window->last)
+            until = dp_max(until, event->start_ns + event->duration_ns);
         if (event->kind != DP_TRACE_STEP) continue;
         seen_first = dp_min(seen_first, event->id);
         seen_last = dp_max(seen_last, event->id);
@@ -358,11 +362,17 @@ typedef struct open_row {
     uint32_t depth;
 } open_row_t;
 
+/* Rows of the program's threads and streams, whose tracks the recorder has apart. */
+static int is_of_program(dp_row_class_t row_class)
+{
+    return row_class <= DP_ROW_THREAD || row_class == DP_ROW_COMPUTE;
+}
+
 /* Spans, waits and the coordinator's work nest, as calls do. Of pack, wire and unpack an overlap is
  * two buffers at the same time, which belong side by side. */
 static int may_nest(dp_row_class_t row_class)
 {
-    return row_class <= DP_ROW_COMPUTE || row_class == DP_ROW_COORDINATOR;
+    return is_of_program(row_class) || row_class == DP_ROW_COORDINATOR;
 }
 
 /* Rows of the main lane and of the gather lane, whose tracks the recorder has apart. */
@@ -400,7 +410,7 @@ static dp_status_t place_events(dp_timeline_t *timeline)
         size_t row;
 
         if (i > 0 && event->rank != event[-1].rank) rank_first = timeline->row_count;
-        if (row_class <= DP_ROW_COMPUTE || is_data_plane(row_class)) track = event->track;
+        if (is_of_program(row_class) || is_data_plane(row_class)) track = event->track;
         if (row_class == DP_ROW_COUNTER) track = event->name;
         for (row = rank_first; row < timeline->row_count; row++) {
             const dp_timeline_row_t *at = &timeline->rows[row];
@@ -449,7 +459,7 @@ static void label_row(const dp_timeline_t *timeline, dp_timeline_row_t *row, int
     } else {
         snprintf(row->label, sizeof(row->label), "%s", name);
     }
-    if (row->row_class <= DP_ROW_COMPUTE && thread > 1) {
+    if (is_of_program(row->row_class) && thread > 1) {
         size_t used = strlen(row->label);
 
         snprintf(row->label + used, sizeof(row->label) - used, " (thread %d)", thread);
@@ -487,7 +497,7 @@ static dp_status_t sort_rows(dp_timeline_t *timeline)
         if (i == 0 || row->rank != row[-1].rank ||
             (row->row_class > DP_ROW_THREAD && row->row_class != row[-1].row_class)) {
             thread = 1;
-        } else if ((row->row_class <= DP_ROW_COMPUTE || is_data_plane(row->row_class)) &&
+        } else if ((is_of_program(row->row_class) || is_data_plane(row->row_class)) &&
                    row->track != row[-1].track) {
             thread++;
         }

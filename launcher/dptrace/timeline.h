@@ -15,9 +15,9 @@
 typedef enum dp_row_class {
     DP_ROW_STEPS = 0,       /* steps, the program's spans, faults */
     DP_ROW_THREAD = 1,      /* submit and wait, per thread of the program */
-    DP_ROW_COMPUTE = 2,     /* per stream */
-    DP_ROW_AGREE = 3,       /* from submission to launch, per bucket */
-    DP_ROW_COORDINATOR = 4, /* work of its thread */
+    DP_ROW_AGREE = 2,       /* from submission to launch, per bucket */
+    DP_ROW_COORDINATOR = 3, /* work of its thread */
+    DP_ROW_COMPUTE = 4,     /* the program's work on a device, above the transfers that it hides */
     DP_ROW_PACK = 5,
     DP_ROW_WIRE = 6,
     DP_ROW_UNPACK = 7,

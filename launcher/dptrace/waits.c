@@ -46,8 +46,15 @@ static int explain_bucket(dp_analysis_work_t *work, int32_t rank, uint32_t bucke
     /* where clocks disagree a launch proves that everyone had submitted */
     uint64_t skew_end = dp_min(view->is_launched ? dp_min(ready, launch) : ready, end);
     uint64_t from = dp_max(start, view->first_submit);
+    /* behind a stream the wire begins before the others are ready, and waits for them */
+    uint64_t late = view->is_on_stream && view->started != 0 && stat->last_ready_rank >= 0 &&
+                            stat->last_ready_rank != rank
+                        ? stat->last_ready_ns
+                        : 0;
 
     return dp_intervals_add(&work->found, from, skew_end, bucket, DP_WHY_SKEW) &&
+           dp_intervals_add(&work->found, dp_max(start, view->started), dp_min(late, end), bucket,
+                            DP_WHY_SKEW) &&
            dp_intervals_add(&work->found, dp_max(from, skew_end), dp_min(launch, end), bucket,
                             DP_WHY_NEGOTIATION);
 }
@@ -82,12 +89,12 @@ static int add_cuts(dp_analysis_work_t *work, uint64_t start, uint64_t end)
     return 1;
 }
 
-/* Hands each piece of the wait to its explanation. */
+/* Hands each piece of the wait to its explanation, and to `rest` where it has none. */
 static void attribute_pieces(dp_analysis_work_t *work, uint64_t start, uint64_t end,
-                             dp_step_cell_t *cell, double *exposed)
+                             dp_step_part_t rest, dp_step_cell_t *cell, double *exposed)
 {
-    static const dp_step_part_t parts[DP_WHY_COUNT] = {DP_PART_SKEW, DP_PART_WIRE, DP_PART_PACK,
-                                                       DP_PART_NEGOTIATION};
+    static const dp_step_part_t parts[DP_WHY_COUNT] = {DP_PART_COMPUTE, DP_PART_SKEW, DP_PART_WIRE,
+                                                       DP_PART_PACK, DP_PART_NEGOTIATION};
 
     for (size_t i = 0; i < work->cuts.count; i++) {
         uint64_t from = work->cuts.items[i].start;
@@ -105,7 +112,7 @@ static void attribute_pieces(dp_analysis_work_t *work, uint64_t start, uint64_t 
             bucket = item->bucket;
         }
         if (why == DP_WHY_COUNT) {
-            cell->part[DP_PART_OTHER] += (double)(until - from);
+            cell->part[rest] += (double)(until - from);
         } else {
             cell->part[parts[why]] += (double)(until - from);
         }
@@ -162,9 +169,55 @@ dp_status_t dp_waits_split(dp_analysis_work_t *work, const dp_interval_list_t *r
     }
     /* once all is complete nothing of the others explains why we still sleep */
     if (!fits || !dp_waits_transfers(work, rank, start, dp_min(done, end)) ||
-        !add_cuts(work, start, end))
+        !dp_device_clip(work, rank, start, end, &work->found) || !add_cuts(work, start, end))
         return DP_ERR_NO_MEMORY;
-    for (size_t i = 0; i < run->count; i++)
-        attribute_pieces(work, run->items[i].start, run->items[i].end, cell, exposed);
+    for (size_t i = 0; i < run->count; i++) {
+        attribute_pieces(work, run->items[i].start, run->items[i].end, DP_PART_OTHER, cell,
+                         exposed);
+    }
     return DP_OK;
+}
+
+/* ---- A step, seen from the device ----------------------------------------------------------- */
+
+/* Explains [start, end), in which the device computed nothing, by all of the step's buckets. */
+static int split_idle(dp_analysis_work_t *work, int32_t rank, size_t near_count, uint64_t start,
+                      uint64_t end, dp_step_cell_t *cell, double *exposed)
+{
+    work->found.count = 0;
+    for (size_t i = 0; i < near_count; i++) {
+        const dp_bucket_view_t *view = dp_buckets_view(work, rank, work->near[i]);
+        uint64_t until = view->done == 0 ? UINT64_MAX : view->done;
+
+        if (view->first_submit >= end || until <= start) continue;
+        if (!explain_bucket(work, rank, work->near[i], start, dp_min(until, end))) return 0;
+    }
+    if (!dp_waits_transfers(work, rank, start, end) || !add_cuts(work, start, end)) return 0;
+    attribute_pieces(work, start, end, DP_PART_GAPS, cell, exposed);
+    return 1;
+}
+
+dp_status_t dp_waits_split_device(dp_analysis_work_t *work, int32_t rank, dp_step_cell_t *cell,
+                                  double *exposed)
+{
+    uint64_t at = cell->start_ns, end = at + cell->duration_ns;
+    dp_interval_list_t busy = {NULL, 0, 0};
+    size_t near_count = 0;
+    int fits = dp_device_clip(work, rank, at, end, &busy);
+
+    for (uint32_t i = 0; i < work->out->bucket_count; i++) {
+        const dp_bucket_view_t *view = dp_buckets_view(work, rank, i);
+
+        if (view->last_submit == 0 || view->first_submit >= end) continue;
+        if (view->done == 0 || view->done > at) work->near[near_count++] = i;
+    }
+    cell->part[DP_PART_COMPUTE] = (double)dp_device_time(work, rank, at, end);
+    for (size_t i = 0; i <= busy.count && fits; i++) {
+        uint64_t until = i < busy.count ? busy.items[i].start : end;
+
+        if (until > at) fits = split_idle(work, rank, near_count, at, until, cell, exposed);
+        if (i < busy.count) at = busy.items[i].end;
+    }
+    free(busy.items);
+    return fits ? DP_OK : DP_ERR_NO_MEMORY;
 }

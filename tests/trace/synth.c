@@ -10,10 +10,11 @@
 typedef struct player {
     dp_trace_t *trace;
     dp_trace_track_t *thread, *coordinator, *launch;
-    uint64_t *submits;  /* [buckets * tensors] of the present step */
-    uint64_t now;       /* of its thread */
-    uint64_t data_free; /* when its data plane is idle */
-    uint64_t request;   /* last one */
+    dp_trace_track_t *device; /* NULL: its work is not marked there */
+    uint64_t *submits;        /* [buckets * tensors] of the present step */
+    uint64_t now;             /* of its thread */
+    uint64_t data_free;       /* when its data plane is idle */
+    uint64_t request;         /* last one */
     uint64_t in_flight;
 } player_t;
 
@@ -38,6 +39,10 @@ static void record(dp_trace_track_t *track, dp_trace_record_t record, uint64_t s
 
 static void span(const player_t *player, const char *name, uint64_t start, uint64_t end)
 {
+    record(
+        player->device,
+        (dp_trace_record_t){.kind = DP_TRACE_COMPUTE, .name = dp_trace_name(player->trace, name)},
+        start, end);
     record(player->thread,
            (dp_trace_record_t){.kind = DP_TRACE_SPAN, .name = dp_trace_name(player->trace, name)},
            start, end);
@@ -70,6 +75,7 @@ static void play_compute(const dp_synth_t *synth, player_t *player, int rank)
                    (dp_trace_record_t){.kind = DP_TRACE_SUBMIT,
                                        .name = tensor_name(player, b, t),
                                        .id = player->request,
+                                       .aux = synth->on_device ? DP_TRACE_ON_STREAM : 0,
                                        .bytes = synth->bucket_bytes / (uint64_t)synth->tensors},
                    player->now, player->now + 1000);
             player->submits[b * synth->tensors + t] = player->now;
@@ -187,6 +193,8 @@ static dp_status_t open_player(const dp_synth_t *synth, const char *run_dir, int
     player->thread = dp_trace_track(player->trace, "main", DP_TRACE_TRACK_THREAD);
     player->coordinator = dp_trace_track(player->trace, "coordinator", DP_TRACE_TRACK_COORDINATOR);
     player->launch = dp_trace_track(player->trace, "launch", DP_TRACE_TRACK_LAUNCH);
+    if (synth->on_device && rank % 2 == 1)
+        player->device = dp_trace_track(player->trace, "device", DP_TRACE_TRACK_STREAM);
     player->submits =
         calloc((size_t)(synth->buckets * synth->tensors) + 1, sizeof(*player->submits));
     player->now = 1000000000;

@@ -1,6 +1,7 @@
 # The recorder, its file format, and what dptrace makes of both.
 dp_test(test_trace SOURCES runtime/trace/test_trace.c LIBS dp_trace)
 dp_test(test_exposed SOURCES launcher/test_exposed.c LIBS dp_timeline dp_synth_lib TIMEOUT 120)
+dp_test(test_device_time SOURCES launcher/test_device_time.c LIBS dp_timeline dp_trace)
 dp_test(test_timeline SOURCES launcher/test_timeline.c LIBS dp_timeline dp_synth_lib TIMEOUT 120)
 dp_test(test_trace_memory SOURCES runtime/trace/test_trace_memory.c LIBS dp_timeline dp_synth_lib TIMEOUT 120)
 target_link_options(test_trace_memory PRIVATE

@@ -127,11 +127,14 @@ function formatBytes(bytes) {
   return bytes + ' B';
 }
 
+/* A device's stream waits inside of the program's work there. */
+function isStreamWait(e, i) { return e.kind[i] === KIND.COMPUTE && e.aux[i] > 0; }
+
 function eventName(e, meta, i) {
   const kind = e.kind[i];
   if (kind === KIND.STEP) return 'step ' + e.id[i];
   if (kind === KIND.WAIT_RANK) return 'rank ' + e.aux[i];
-  const text = meta.strings[e.name[i]] || meta.kinds[kind];
+  const text = (isStreamWait(e, i) ? 'waits for ' : '') + (meta.strings[e.name[i]] || meta.kinds[kind]);
   const more = kind >= KIND.AGREE && kind <= KIND.UNPACK && e.aux[i] > 1 ? ' +' + (e.aux[i] - 1) : '';
   return text + more;
 }

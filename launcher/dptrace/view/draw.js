@@ -12,7 +12,7 @@ const THEMES = {
   dark: { back: '#16181c', band: '#1a1d21', text: '#dcdfe4', faint: '#8b919b', line: '#292d33',
     head: '#22262c', ink: '#101215', select: '#fff', arrow: '#ff9d5c', cursor: '#6ea8e0' },
 };
-/* By kind; spans take theirs by name. */
+/* By kind; spans take theirs by name, on a device as in the thread that queued them. */
 const COLORS = { 1: '#aab4c2', 3: '#3f9c94', 4: '#e3b05f', 5: '#c3afe0', 6: '#9673c4', 7: '#86bb7c',
   8: '#5b93d3', 9: '#54b0ac', 10: '#d9706b', 11: '#8fa7d6', 12: '#7d97b8', 14: '#c93a3a', 15: '#bba8d3' };
 const SPAN_COLORS = ['#93b7d9', '#a5c79b', '#d9b38c', '#c9a4bf', '#9fc5c2', '#d6c787', '#b3aed6', '#d8a29b'];
@@ -23,7 +23,8 @@ const LEGEND = [[1, 'step'], [3, 'submit'], [4, 'wait in dp'], [5, 'negotiation'
 
 function colorIndex(state, i) {
   const kind = state.e.kind[i];
-  return kind === KIND.SPAN ? 16 + state.spanColor[state.e.name[i]] : kind;
+  if (isStreamWait(state.e, i)) return KIND.WAIT;
+  return kind === KIND.SPAN || kind === KIND.COMPUTE ? 16 + state.spanColor[state.e.name[i]] : kind;
 }
 
 /* Colours by index and level: level LEVELS is full, lower ones fade into the background. */

@@ -130,12 +130,12 @@ function select(i) {
   state.selected = i;
   state.flow = null;
   if (i >= 0 && state.e.bucket[i] > 0) {
-    const lists = { 3: 'submit', 4: 'wait', 7: 'pack', 8: 'wire', 9: 'unpack' };
+    const lists = { 3: 'submit', 4: 'wait', 5: 'agree', 7: 'pack', 8: 'wire', 9: 'unpack' };
     state.flow = new Map();
     for (const k of bucketEvents(state.e, state.rows, state.e.bucket[i])) {
       const rank = state.rows[state.e.row[k]].rank, list = lists[state.e.kind[k]];
       if (!state.flow.has(rank))
-        state.flow.set(rank, { submit: [], pack: [], wire: [], unpack: [], wait: [] });
+        state.flow.set(rank, { submit: [], agree: [], pack: [], wire: [], unpack: [], wait: [] });
       if (list) state.flow.get(rank)[list].push(k);
     }
   }
@@ -212,8 +212,16 @@ function eventFacts(i) {
   if (e.bytes[i] > 0) facts.push(['size', formatBytes(e.bytes[i])]);
   if (e.kind[i] === KIND.WIRE && e.dur[i] > 0)
     facts.push(['speed', (e.bytes[i] / e.dur[i]).toFixed(2) + ' GB/s']);
+  if (e.kind[i] === KIND.COMPUTE && e.id[i] > 0) facts.push(['step', e.id[i] - 1]);
   if (e.kind[i] === KIND.SUBMIT && e.id[i] > 0) facts.push(['request', e.id[i]]);
   return facts;
+}
+
+/* How long a launched bucket waited for the streams that compute its input; NaN: it has none. */
+function streamWait(chain) {
+  const e = state.e, head = chain.pack.concat(chain.wire)[0];
+  if (head === undefined || chain.agree.length === 0 || !chain.submit.some(k => e.aux[k] > 0)) return NaN;
+  return Math.max(0, e.start[head] - e.start[chain.agree[0]] - e.dur[chain.agree[0]]);
 }
 
 /* The bucket on every rank: who submitted when, behind the first; each line leads there. */
@@ -222,21 +230,25 @@ function showBucket(panel, i) {
   for (const [rank, chain] of state.flow) {
     const last = chain.submit.length ? Math.max(...chain.submit.map(k => e.start[k])) : NaN;
     const wire = chain.wire.reduce((sum, k) => sum + e.dur[k], 0);
-    lines.push({ rank, last, wire, target: chain.wire.concat(chain.submit, chain.pack)[0] });
+    lines.push({ rank, last, wire, stream: streamWait(chain), target: chain.wire.concat(chain.submit, chain.pack)[0] });
   }
   const first = Math.min(...lines.map(l => l.last).filter(v => !isNaN(v)));
   const latest = Math.max(...lines.map(l => l.last).filter(v => !isNaN(v)));
   panel.append(make('h3', 'bucket ' + e.bucket[i] + ' on every rank'));
   const list = make('table'), head = make('tr');
-  head.append(make('td', ''), make('td', 'submitted', 'number'), make('td', 'wire', 'number'));
+  const hasStreams = lines.some(l => !isNaN(l.stream));
+  head.append(make('td', ''), make('td', 'submitted', 'number'));
+  if (hasStreams) head.append(make('td', 'waited for stream', 'number'));
+  head.append(make('td', 'wire', 'number'));
   list.append(head);
   for (const l of lines) {
     const line = make('tr', undefined, 'link');
     const late = isNaN(l.last) ? '\u2013' : '+' + formatTime(l.last - first, 2);
     const submitted = make('td', late, 'number');
     if (l.last === latest && latest > first) submitted.style.color = PART_COLORS.skew;
-    line.append(make('td', 'rank ' + state.meta.ranks[l.rank].rank), submitted,
-      make('td', l.wire ? formatTime(l.wire, 2) : '\u2013', 'number'));
+    line.append(make('td', 'rank ' + state.meta.ranks[l.rank].rank), submitted);
+    if (hasStreams) line.append(make('td', isNaN(l.stream) ? '\u2013' : formatTime(l.stream, 2), 'number'));
+    line.append(make('td', l.wire ? formatTime(l.wire, 2) : '\u2013', 'number'));
     if (l.target !== undefined) line.onclick = () => { reveal(l.target); select(l.target); };
     list.append(line);
   }
@@ -499,7 +511,10 @@ function fillLegend() {
   };
   for (const [kind, text] of LEGEND) add(COLORS[kind], text);
   const spans = new Set();
-  for (let i = 0; i < state.e.count; i++) if (state.e.kind[i] === KIND.SPAN) spans.add(state.e.name[i]);
+  for (let i = 0; i < state.e.count; i++) {
+    const isWork = state.e.kind[i] === KIND.COMPUTE && !isStreamWait(state.e, i);
+    if (isWork || state.e.kind[i] === KIND.SPAN) spans.add(state.e.name[i]);
+  }
   let next = 0;
   for (const name of spans) {
     state.spanColor[name] = next % SPAN_COLORS.length;

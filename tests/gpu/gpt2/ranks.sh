@@ -17,12 +17,13 @@ export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 awk 'BEGIN { srand(7); split("and the lord said unto them", w, " ");
      for (i = 0; i < 400; i++) printf "%s%s", w[int(rand() * 6) + 1], i % 12 == 11 ? "\n" : " " }' >text
 
+dprun_options=
 # train NAME RANKS FLAGS...
 train() {
     name=$1
     ranks=$2
     shift 2
-    "$dprun" -np "$ranks" "$gpt2" $flags "$@" --out "$name" >"$name.out" 2>&1 || {
+    "$dprun" -np "$ranks" $dprun_options "$gpt2" $flags "$@" --out "$name" >"$name.out" 2>&1 || {
         cat "$name.out" >&2
         echo "ranks.sh: $name failed" >&2
         exit 1
@@ -47,6 +48,21 @@ grep -q "memory .* MiB on the GPU" two.out
 train server 2 --strategy sps
 alike one two 1e-5
 alike one server 1e-5
+
+# On a timeline each part of a pass is a span of the device, and the report takes its time from those.
+dprun_options="--timeline $work/t.pftrace:steps=2-4"
+train timeline 2
+dprun_options=
+dptrace=$(dirname "$dprun")/dptrace
+"$dptrace" info t.pftrace >t.info
+awk '$1 == "compute" && $2 >= 2 * 3 * 5 { found = 1 } END { exit !found }' t.info || {
+    echo "ranks.sh: fewer spans of the device than forward, head, backward, its layer and the optimizer make:"
+    cat t.info
+    exit 1
+}
+"$dptrace" report t.pftrace --json >t.json
+sed -n 's/^"parts_ms":{"compute":\([0-9.]*\),.*/\1/p' t.json | awk '$1 > 0 { found = 1 } END { exit !found }' &&
+    grep -q '"compute_from":"device"' t.json || { echo "ranks.sh: the report is not of the device"; cat t.json; exit 1; }
 
 # With two ranks the head's gradient goes ahead, and rows of lookups behind, unless told not to; norms
 # above 1 are clipped.

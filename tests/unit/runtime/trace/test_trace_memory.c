@@ -152,6 +152,7 @@ static void dptrace_survives_every_failed_allocation(void **state)
     (void)state;
     synth.ranks = 2;
     synth.steps = 2;
+    synth.on_device = 1;
     synth.trace_bytes = 1 << 18;
     assert_non_null(mkdtemp(path));
     if (dp_synth_write(&synth, path, &error) != DP_OK) fail_msg("%s", error.text);
