@@ -325,7 +325,7 @@ static int run_rows(rig_t *rig)
 }
 
 /* Steps without a wait, one of which overflows on one rank. The ranks' orders differ where they
- * may. */
+ * may. Marked for the timeline, which changes nothing: the outer span has the waits in it. */
 static int run_steps(rig_t *rig)
 {
     enum { BAD = 3 };
@@ -336,11 +336,14 @@ static int run_steps(rig_t *rig)
 
     if (open_rig(rig, 1000.0, 0.0) != 0) return 1;
     for (int s = 0; s < STEPS; s++) {
+        dp_stream_span_begin(rig->dp, "step", rig->stream);
+        dp_stream_span_begin(rig->dp, "backward", rig->stream);
         for (int i = 0; i < TENSORS; i++) {
             const float factor = s == BAD && i == 2 && rig->rank == 0 ? INFINITY : 1.0f;
 
             DP(rig, backward(rig, (i + turn) % TENSORS, s, factor));
         }
+        dp_stream_span_end(rig->dp, rig->stream);
         /* An error that nobody has asked for is none of the library's, which leaves none behind. */
         CHECK(s != 1 || cudaMalloc(&none, SIZE_MAX / 2) != cudaSuccess, "so much memory");
         DP(rig, dp_gradients_sync_on(rig->gradients, rig->stream, &rig->result));
@@ -348,6 +351,7 @@ static int run_steps(rig_t *rig)
         CHECK(cudaPeekAtLastError() == cudaSuccess, "step %d: %s", s,
               cudaGetErrorString(cudaGetLastError()));
         optimize(rig, s);
+        if (s != STEPS - 1) dp_stream_span_end(rig->dp, rig->stream); /* the last stays open */
         if (s != BAD) continue;
         if (read_log(rig, &log) != 0) return 1; /* the only look in between */
         CHECK(log.skips == TENSORS && log.steps == BAD * TENSORS, "%u skips, %u steps", log.skips,
