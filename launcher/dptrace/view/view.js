@@ -238,7 +238,11 @@ function showBucket(panel, i) {
   const list = make('table'), head = make('tr');
   const hasStreams = lines.some(l => !isNaN(l.stream));
   head.append(make('td', ''), make('td', 'submitted', 'number'));
-  if (hasStreams) head.append(make('td', 'waited for stream', 'number'));
+  if (hasStreams) {
+    const title = make('td', 'stream', 'number');
+    title.title = 'from the launch until the stream had computed the input';
+    head.append(title);
+  }
   head.append(make('td', 'wire', 'number'));
   list.append(head);
   for (const l of lines) {
