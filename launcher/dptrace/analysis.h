@@ -104,6 +104,7 @@ typedef struct dp_analysis {
     dp_step_cell_t *cells;     /* [step_count][rank_count] */
     int has_steps;             /* 0: the program marked none; the recording counts as one */
     dp_device_source_t device; /* of any rank */
+    int has_packing;           /* something was copied into a fused buffer */
     dp_bucket_stat_t *buckets; /* [bucket_count] by number */
     size_t bucket_count;
     dp_bucket_group_t *groups; /* largest exposure first, then size */

@@ -204,6 +204,7 @@ static dp_status_t list_busy(dp_analysis_work_t *work)
         int is_wire = event->kind == DP_TRACE_WIRE;
 
         note_event(work, event);
+        work->out->has_packing |= event->kind == DP_TRACE_PACK;
         if (!is_wire && event->kind != DP_TRACE_PACK && event->kind != DP_TRACE_UNPACK) continue;
         if (!dp_intervals_add(busy, event->start_ns, dp_event_end(event),
                               dp_buckets_find(work->out, event->bucket),

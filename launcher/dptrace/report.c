@@ -258,9 +258,12 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
     }
     if (part[DP_PART_PACK] > threshold) {
         list[count].gain_ns = part[DP_PART_PACK];
-        snprintf(
-            list[count++].text, sizeof(list[0].text),
-            "packing: keep gradients in dp_alloc() memory, so that they travel where they lie");
+        snprintf(list[count++].text, sizeof(list[0].text), "%s",
+                 analysis->has_packing
+                     ? "packing: keep gradients in dp_alloc() memory, so that they travel where "
+                       "they lie"
+                     : "unpacking: results are scaled, or cast, behind the wire: a smaller "
+                       "--fusion-bytes leaves less of it behind the last gradient");
     }
     if (part[DP_PART_NEGOTIATION] > threshold) {
         list[count].gain_ns = part[DP_PART_NEGOTIATION];

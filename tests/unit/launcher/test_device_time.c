@@ -33,6 +33,7 @@ typedef struct player {
     int marks;        /* 1: its program marks its work on the device */
     int is_on_stream; /* 1: its operations take their input from a stream */
     int gathers;      /* 1: the device waits from 20 to 25 for an all-gather */
+    int unpacks;      /* 1: for 2 ms behind each transfer */
     int runs_ahead;   /* 1: its thread ends the step at 13 ms, and marks say which step is theirs */
     int sleeps;       /* 1: its thread waits in dp for the last layer; else outside, say in CUDA */
 } player_t;
@@ -86,6 +87,8 @@ static void operate(dp_trace_t *trace, const player_t *player, dp_trace_track_t 
     base.kind = DP_TRACE_WIRE;
     base.id = kind;
     record(track[2], base, wire, end);
+    base.kind = DP_TRACE_UNPACK;
+    if (player->unpacks) record(track[2], base, end, end + 2);
 }
 
 /*
@@ -225,6 +228,28 @@ static void a_marked_device_says_where_a_step_goes(void **unused)
         free(text);
         remove_job(&job);
     }
+}
+
+/* Gradients in place are scaled behind the wire, which no other memory would spare. */
+static void advice_on_packing_needs_a_copy(void **unused)
+{
+    const player_t player = {.wire_end = 93, .marks = 1, .is_on_stream = 1, .unpacks = 1};
+    job_t job;
+    char *text;
+
+    (void)unused;
+    make_job(&job, &player, 1);
+    check_part(&job.analysis.cells[0], DP_PART_PACK, 2 - 1); /* the optimizer begins meanwhile */
+    job.analysis.part[DP_PART_PACK] = 2e6; /* else it is at the threshold, 1 % of the step */
+    text = report_of(&job);
+    assert_non_null(strstr(text, "unpacking:"));
+    assert_null(strstr(text, "dp_alloc"));
+    free(text);
+    job.analysis.has_packing = 1;
+    text = report_of(&job);
+    assert_non_null(strstr(text, "dp_alloc"));
+    free(text);
+    remove_job(&job);
 }
 
 static void merged_files_keep_the_device(void **unused)
@@ -375,6 +400,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_marked_device_says_where_a_step_goes),
+        cmocka_unit_test(advice_on_packing_needs_a_copy),
         cmocka_unit_test(merged_files_keep_the_device),
         cmocka_unit_test(operations_that_wait_for_their_stream_are_no_negotiation),
         cmocka_unit_test(without_streams_nothing_is_inferred),
