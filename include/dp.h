@@ -256,7 +256,7 @@ DP_API const char *dp_version(void);
 DP_API const char *dp_build_info(void);
 
 /* The value of a setting in force, by its name without DP_, e.g. "FUSION_BYTES"; NULL: no such
- * setting. Valid until dp_finalize(). */
+ * setting. "DEVICE" is what dp_init() has chosen: "host" or "cuda". Valid until dp_finalize(). */
 DP_API const char *dp_setting(const dp_context_t *context, const char *name);
 
 /* The group of all ranks; lives as long as the context. */

@@ -16,19 +16,23 @@
 
 dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error)
 {
+    const int is_asked_for = context->config.device == DP_CONFIG_DEVICE_CUDA;
     char text[DP_ERROR_TEXT_MAX / 2] = "";
     dp_status_t status;
 
     if (context->config.device == DP_CONFIG_DEVICE_HOST) return DP_OK;
-    /* Without DP_DEVICE, a program that has loaded the CUDA driver wants the GPU. */
-    if (context->config.device == DP_CONFIG_DEVICE_AUTO && !dp_driver_is_loaded()) return DP_OK;
+    /* Without DP_DEVICE, a program that has loaded the CUDA driver wants the GPU. What was chosen
+     * is the setting in force, which dp_setting() tells. */
+    context->config.device = DP_CONFIG_DEVICE_HOST;
+    if (!is_asked_for && !dp_driver_is_loaded()) return DP_OK;
     status = dp_plugin_open(&context->plugin, DP_VERSION_TEXT, text, sizeof(text));
     if (status == DP_OK) {
+        context->config.device = DP_CONFIG_DEVICE_CUDA;
         dp_log_info(&context->log, "plug-in %s", text);
         return DP_OK;
     }
     context->plugin = NULL;
-    if (context->config.device == DP_CONFIG_DEVICE_CUDA) {
+    if (is_asked_for) {
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "rank %d: DP_DEVICE is cuda, but %s",
                             context->rank, text);
     }

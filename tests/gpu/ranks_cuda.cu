@@ -246,6 +246,8 @@ static int run_allreduce(rig_t *rig)
     CUDA(cudaMalloc((void **)&data, COUNT * sizeof(float)));
     CUDA(cudaMalloc((void **)&found, sizeof(*found)));
     CUDA(zero(found, sizeof(*found)));
+    CHECK(strcmp(dp_setting(rig->dp, "DEVICE"), "cuda") == 0, "the device is %s",
+          dp_setting(rig->dp, "DEVICE"));
     options.stream = rig->stream;
     for (int k = 0; k < TIMES; k++) {
         dp_handle_t *handle;

@@ -211,6 +211,7 @@ int case_arguments(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_alloc(dp, 0, &memory), DP_OK);
     EXPECT_STATUS(dp, dp_free(dp, memory), DP_OK);
     EXPECT(dp, dp_setting(dp, "FUSION_BYTES") != NULL, "no such setting");
+    EXPECT(dp, strcmp(dp_setting(dp, "DEVICE"), "host") == 0, "it is %s", dp_setting(dp, "DEVICE"));
     EXPECT(dp, dp_setting(dp, "NONSENSE") == NULL, "it is %s", dp_setting(dp, "NONSENSE"));
     EXPECT(dp, dp_rank(NULL) == -1 && dp_world(NULL) == NULL, "NULL context");
     EXPECT(dp, dp_node_count(dp) >= 1 && dp_local_rank(dp) < dp_local_size(dp), "places");
