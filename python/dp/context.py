@@ -77,6 +77,7 @@ class Context:
         self.local_size: int = lib.local_size(pointer)
         self.node_rank: int = lib.node_rank(pointer)
         self.node_count: int = lib.node_count(pointer)
+        self.is_on_gpu = self.setting("DEVICE") == "cuda"  # tensors lie on a GPU, those in host memory are copied there
         self.world = Group(self, lib.world(pointer))
         _contexts.add(self)
 
@@ -181,7 +182,9 @@ class Context:
 
     def alloc(self, nbytes: int) -> memoryview:
         """Zeroed memory that the ranks of a node reduce where it lies, as writable bytes. It goes back
-        when nothing refers to it any more."""
+        when nothing refers to it any more. On a context with a GPU it is ordinary memory."""
+        if self.is_on_gpu:  # dp_alloc() gives the GPU's, which no processor can read
+            return memoryview(bytearray(nbytes))
         memory = ctypes.c_void_p()
         self.check(lib.alloc(self.pointer, nbytes, memory))
         if not memory.value:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from . import _c, arrays, errors
 from ._c import lib
 from .handles import Handle
+from .parts import Following, Output, Together
 
 if TYPE_CHECKING:
     from .context import Context
@@ -186,6 +187,8 @@ class Group:
             raise errors.InvalidError(f"{len(tensors)} arrays and {len(outs)} outputs")
         sources = [arrays.view(one) for one in tensors]
         targets = [arrays.view(one, writes=True) for one in outs]
+        if self.context.is_on_gpu and any(one.is_host for one in (*sources, *targets)):
+            return self._allreduce_each(tensors, outs, name, on_done, keywords)
         members = (_c.Tensor * len(sources))()
         for i, (source, target) in enumerate(zip(sources, targets)):
             members[i] = _c.Tensor(source.address, target.address, source.count, source.dtype)
@@ -195,6 +198,18 @@ class Group:
         return self._submit(lib.grouped_allreduce, arguments, make_options(**keywords),
                             Handle(self.context, None, (sources, targets, members), outs), on_done,
                             name is not None)
+
+    def _allreduce_each(self, tensors: Sequence[Any], outs: list[Any], name: str | None, on_done: Any,
+                        keywords: dict) -> Handle:
+        """Of a grouped allreduce with tensors in host memory, on a context with a GPU."""
+        if on_done is not None:
+            raise errors.UnsupportedError("on_done= of a grouped allreduce in host memory, on a context with a GPU")
+        handles = []
+        for i, (one, out) in enumerate(zip(tensors, outs)):
+            stream = None if arrays.view(one).is_host else keywords.get("stream")
+            handles.append(self.allreduce(one, out, name=None if name is None else f"{name}.{i}",
+                                          **{**keywords, "stream": stream}))
+        return Together(self.context, handles, outs)
 
     def reduce(self, array: Any, out: Any = None, *, root: int, name: str | None = None,
                on_done: Any = None, **keywords: Any) -> Handle:
@@ -290,6 +305,11 @@ class Group:
     def _gather_parts(self, kind: str, array: Any, root: int | None, name: str | None,
                       on_done: Any, keywords: dict) -> Handle:
         source = arrays.view(array)
+        if self.context.is_on_gpu:
+            own, came = (ctypes.c_uint64 * 1)(source.count), (ctypes.c_uint64 * self.size)()
+            receives = root is None or root == self.rank
+            return self._follow(kind, array, source, own, came, (source.count,), root, receives, name, on_done,
+                                keywords)
         room = _Room(array, source)
         counts = (ctypes.c_size_t * self.size)()
         keywords.setdefault("tag", _row_tag(source.shape))
@@ -311,11 +331,15 @@ class Group:
         """Gives splits[r] rows of array's first extent to rank r. The result's value is a new array of
         what came, in rank order; its counts are elements from each rank."""
         source = arrays.view(array)
-        room = _Room(array, source)
         if len(splits) != self.size or sum(splits) != (source.shape[0] if source.shape else -1):
             raise errors.InvalidError(f"alltoallv: splits {list(splits)} for {self.size} ranks and "
                                       f"an array of the shape {source.shape}")
-        sends = (ctypes.c_size_t * self.size)(*(split * room.row for split in splits))
+        row = max(_count(source.shape[1:]), 1)  # elements of one row
+        sends = (ctypes.c_size_t * self.size)(*(split * row for split in splits))
+        if self.context.is_on_gpu:
+            own, came = (ctypes.c_uint64 * self.size)(*sends), (ctypes.c_uint64 * self.size)()
+            return self._follow("alltoallv", array, source, own, came, (sends,), None, True, name, on_done, keywords)
+        room = _Room(array, source)
         counts = (ctypes.c_size_t * self.size)()
         keywords.setdefault("tag", _row_tag(source.shape))
         options = _copy(make_options(**keywords))
@@ -324,6 +348,33 @@ class Group:
                      sends, None, 0, counts, source.dtype)
         handle = Handle(self.context, None, (source, room, sends, counts), room.value, counts)
         return self._submit(lib.alltoallv, arguments, options, handle, on_done, name is not None)
+
+    def _follow(self, kind: str, array: Any, source: arrays.Array, own: Any, came: Any, given: tuple,
+                root: int | None, receives: bool, name: str | None, on_done: Any, keywords: dict) -> Handle:
+        """An exchange of parts on a context with a GPU, see parts.py. own: what this rank tells the others, [1] for all
+        of them or [size]; came: room for what they tell; given: the call's arguments between the addresses."""
+        full = self._name(name, kind, source.dtype, root)
+        keywords.setdefault("tag", _row_tag(source.shape))
+        output = Output(array, source.shape[1:])
+        keywords["stream"] = output.stream if output.stream is not None else keywords.get("stream")
+        handle = Following(self.context)
+
+        def submit() -> Handle:
+            target = output.make(sum(came)) if receives else None
+            counts = (ctypes.c_size_t * self.size)()
+            arguments: tuple = (self.pointer, full, source.address, *given, target.address if target else None,
+                                target.count if target else 0, counts, source.dtype)
+            if root is not None:
+                arguments += (root,)
+            second = Handle(self.context, None, (source, target, given, counts), output.value if receives else None,
+                            counts if receives else None)
+            return self._submit(getattr(lib, kind), arguments, make_options(**keywords), second, on_done and (
+                lambda _: on_done(handle)), name is not None)
+
+        tell = self.alltoall if len(own) > 1 else self.allgather
+        tell(own, came, name=None if name is None else f"{name}.counts",
+             on_done=lambda first: handle.begin(first, submit))
+        return handle
 
     # ---- Pairs, and without data --------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
 #   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD front                              gpu.py, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD native                             turns, backend, backend_life in the form of C++, compiled first
-#   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES]
-#                                                              every rank runs them
+#   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES | gpu]
+#                                                              every rank runs them; gpu: on contexts with a simulated GPU,
+#                                                              with a PyTorch without CUDA, which has a runtime of its own
 #
 # Each test gets the first interpreter that has what it needs: of $TORCH_PYTHON, the environments build-torch/
 # (./test.sh) and build-python/ (./quickstart.sh --python), python3 and Debian's. Exits with 77 where none
@@ -28,12 +30,14 @@ choose() { # statement-that-must-pass what-it-wants
 of_torch() { # the lowest version, as major, minor
     printf 'import numpy, torch\nassert tuple(map(int, torch.__version__.split(".")[:2])) >= (%s)' "$1"
 }
-case $what in
-torch | optimizer | turns) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
-backend | backend_life | suite | examples) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
-native) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
-contract) choose "" "anything" ;;
-types) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install mypy)" ;;
+case $what:${4:-} in
+torch:gpu | optimizer:gpu) choose "import numpy, torch
+assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
+torch:* | optimizer:* | turns:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+backend:* | backend_life:* | suite:* | examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
+native:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+contract:*) choose "" "anything" ;;
+types:*) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install mypy)" ;;
 *) choose "import numpy" "NumPy (Debian: python3-numpy)" ;;
 esac
 export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
@@ -41,9 +45,20 @@ export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 case $what in
 collectives | torch | optimizer)
     export OMP_NUM_THREADS=1 # ranks share the cores already
+    if [ "${4:-}" = gpu ]; then # libdp with the plug-in, the driver and the runtime of the doubles
+        export LD_LIBRARY_PATH=$build/tests/double LIBDP_PATH=$build/tests/double/libdp.so.0 DP_DEVICE=cuda DP_TEST_GPUS=1
+        export UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none # as for all tests over simulated memory
+        exec "$DPRUN" -np "${3:-2}" --share-gpu "$python" "$here/test_$what.py" --failfast
+    fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
 contract | life | turns | backend | backend_life | examples) exec "$python" "$here/test_$what.py" ;;
+front)
+    logs=$(mktemp -d) && "$python" "$here/gpu.py" --dprun "$DPRUN" --device cpu --jobs 1 --limit 150 --logs "$logs"
+    code=$?
+    [ $code = 0 ] || tail -n 40 "$logs"/*.log
+    rm -rf "$logs"
+    exit $code ;;
 native)
     # A cache of this build's, so that nothing of the user's is used or written.
     export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native

@@ -13,6 +13,7 @@ except ImportError:
     sys.exit(77)
 
 import dp.torch as hvd
+from dp.torch.runtime import world
 
 torch.set_num_threads(1)
 
@@ -53,6 +54,9 @@ class Optimizer(unittest.TestCase):
     def has_arena(self, optimizer):
         return optimizer._arena is not None
 
+    def takes_arena(self):
+        return self.size > 1 and not world.context.is_on_gpu
+
     def test_in_place_gives_the_bits_of_the_copying_path(self):
         for passes in (1, 3):
             found = []
@@ -60,14 +64,14 @@ class Optimizer(unittest.TestCase):
                 net = model()
                 optimizer = distributed(net, in_place=in_place, backward_passes_per_step=passes)
                 found.append(self.train(net, optimizer, passes=passes))
-                self.assertEqual(self.has_arena(optimizer), in_place and self.size > 1)
+                self.assertEqual(self.has_arena(optimizer), in_place and self.takes_arena())
             self.assertTrue(torch.equal(*found))
 
     def test_gradients_are_views_of_one_block(self):
         net = model()
         optimizer = distributed(net)
         self.train(net, optimizer)
-        if self.size == 1:
+        if not self.takes_arena():
             return
         first = [param.grad.data_ptr() for param in net.parameters()]
         self.train(net, optimizer)

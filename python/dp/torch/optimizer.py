@@ -108,7 +108,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._divisor = 1.0  # by which a GradScaler has divided the gradients since
         self._is_scaled = False
         self._arena: GradientArena | None = None
-        self._wants_arena = (in_place and compression is Compression.none and op == ops.Average
+        # libdp's memory is the GPU's on a context with one, also beside a model in host memory.
+        self._wants_arena = (in_place and not world.context.is_on_gpu and compression is Compression.none and op == ops.Average
                              and gradient_predivide_factor == 1.0 and not self._groups)
         self._fits: Any = None  # the handle of what all ranks say about gradients in an arena
         self._is_plain = compression is Compression.none and not self._groups and not self._factors()
