@@ -55,6 +55,14 @@ def _end(context: dp.Context) -> None:
         context.finalize(force=True)
 
 
+def _accept_bound_devices() -> None:
+    """Where init_process_group(device_id=) named a GPU, torch calls this on the ranks outside of a new group of any
+    backend that can split, and only NCCL's has it. Our groups need nothing of those ranks."""
+    kind: Any = torch._C._distributed_c10d.Backend
+    if not hasattr(kind, "perform_nocolor_split"):
+        kind.perform_nocolor_split = lambda backend, device: None
+
+
 def register() -> None:
     """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs."""
     if native.version() < backend_native.MINIMUM:
@@ -62,6 +70,7 @@ def register() -> None:
         raise RuntimeError(f"the backend dp wants torch {least} or later, this is {torch.__version__}; "
                            "dp.torch, Horovod's API, works with it")
     if "dp" not in dist.Backend.backend_list:
+        _accept_bound_devices()
         dist.Backend.register_backend("dp", _create, extended_api=True, devices=["cpu", "cuda"])
 
 

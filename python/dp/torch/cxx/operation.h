@@ -12,6 +12,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -71,6 +72,18 @@ inline void raise_signals()
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+/* finish() reads them on the current stream of the thread that waits. They were allocated on the
+ * stream of the submission, where their memory is used anew once they are dropped, and need not be
+ * the same one. */
+inline void record_use(const Tensors &tensors)
+{
+    for (auto &tensor : tensors) {
+        if (!tensor.defined() || tensor.is_cpu()) continue;
+        c10::impl::VirtualGuardImpl device(tensor.device().type());
+        tensor.record_stream(device.getStream(tensor.device()));
+    }
 }
 
 /* Whether this is a forked child of the process that made it: a byte that the kernel clears in
@@ -491,6 +504,7 @@ inline bool Operation::wait(double seconds)
             at::AutoDispatchBelowAutograd no_autograd;
             try {
                 finish(counts);
+                record_use(keeps);
             } catch (const c10::Error &failure) {
                 error_ = failure.what_without_backtrace();
             } catch (const std::exception &failure) {

@@ -163,10 +163,16 @@ class DpWork : public c10d::Work
         return std::max(0.0, std::min(left.count(), kSliceSeconds));
     }
 
+    /* The GPUs that outputs are on; works that were coalesced may have some in host memory too. */
     std::vector<c10::Device> devices() const
     {
-        if (outputs_.empty() || outputs_[0].is_cpu()) return {};
-        return {outputs_[0].device()};
+        std::vector<c10::Device> found;
+        for (auto &output : outputs_) {
+            const c10::Device device = output.device();
+            if (!output.is_cpu() && std::find(found.begin(), found.end(), device) == found.end())
+                found.push_back(device);
+        }
+        return found;
     }
 
     /* All operations are over: tells the base class, once, which ends the profiler's event. Not by
