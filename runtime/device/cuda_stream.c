@@ -47,18 +47,24 @@ dp_status_t dp_cuda_event_record(dp_event_t *event, dp_stream_t *stream)
 {
     enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     dp_status_t status = DP_OK;
+    int back = -1;
 
+    /* The default stream of a program is that of the calling thread's device. */
+    if (stream->is_adopted) status = dp_cuda_visit(stream->device, &back);
     /* An event of a graph would make a part of it of every stream of ours that waits for it. */
-    if (stream->is_adopted) {
+    if (status == DP_OK && stream->is_adopted) {
         status = DP_CUDA(stream->device, cudaStreamIsCapturing(stream->native, &state));
     }
     if (status == DP_OK && state != cudaStreamCaptureStatusNone) {
         dp_log_error(stream->device->log, "GPU %d: a stream that captures a graph",
                      stream->device->ordinal);
-        return DP_ERR_UNSUPPORTED;
+        status = DP_ERR_UNSUPPORTED;
     }
-    return status == DP_OK ? DP_CUDA(stream->device, cudaEventRecord(event->native, stream->native))
-                           : status;
+    if (status == DP_OK) {
+        status = DP_CUDA(stream->device, cudaEventRecord(event->native, stream->native));
+    }
+    dp_cuda_leave(stream->device, back);
+    return status;
 }
 
 /* A device that has failed does nothing more: nobody needs to wait for it. */
@@ -102,13 +108,14 @@ dp_status_t dp_cuda_stream_create(dp_device_t *self, const char *name, dp_stream
 dp_status_t dp_cuda_stream_adopt(dp_device_t *self, void *native, dp_stream_t **out)
 {
     cuda_device_t *device = dp_cuda_of(self);
-    int ordinal = -1;
+    int ordinal = -1, back;
     dp_stream_t *stream;
     cudaError_t code;
 
-    if (dp_cuda_arrive(device) != DP_OK) return DP_ERR_UNSUPPORTED;
+    if (dp_cuda_visit(device, &back) != DP_OK) return DP_ERR_UNSUPPORTED;
     code = cudaStreamGetDevice((cudaStream_t)native, &ordinal);
     if (code != cudaSuccess) (void)cudaGetLastError(); /* the program does not meet this answer */
+    dp_cuda_leave(device, back);
     if (code != cudaSuccess || ordinal != device->ordinal) return DP_ERR_UNSUPPORTED;
     stream = calloc(1, sizeof(*stream));
     if (stream == NULL) return DP_ERR_NO_MEMORY;
@@ -145,5 +152,13 @@ void dp_cuda_stream_destroy(dp_stream_t *stream)
 
 dp_status_t dp_cuda_stream_wait(dp_stream_t *stream, dp_event_t *event)
 {
-    return DP_CUDA(stream->device, cudaStreamWaitEvent(stream->native, event->native, 0));
+    dp_status_t status = DP_OK;
+    int back = -1;
+
+    if (stream->is_adopted) status = dp_cuda_visit(stream->device, &back); /* as for a record */
+    if (status == DP_OK) {
+        status = DP_CUDA(stream->device, cudaStreamWaitEvent(stream->native, event->native, 0));
+    }
+    dp_cuda_leave(stream->device, back);
+    return status;
 }

@@ -587,6 +587,7 @@ static void pointers_and_streams_say_whose_they_are(void **unused)
     void *here, *there, *pinned;
     cudaStream_t ours, theirs;
     dp_stream_t *stream = NULL;
+    dp_event_t *event = NULL;
     int local, now = -1;
     fixture_t f;
 
@@ -615,6 +616,16 @@ static void pointers_and_streams_say_whose_they_are(void **unused)
     assert_int_equal(f.ops->stream_adopt(f.device, ours, &stream), DP_OK);
     assert_ptr_equal(f.ops->stream_native(stream), ours);
     f.ops->stream_destroy(stream);
+    /* The default stream that a program names is the context's, though the thread is elsewhere. */
+    assert_int_equal(f.ops->stream_adopt(f.device, cudaStreamLegacy, &stream), DP_OK);
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_OK);
+    assert_int_equal(f.ops->event_record(event, stream), DP_OK);
+    assert_int_equal(f.ops->stream_wait(stream, event), DP_OK);
+    assert_int_equal(f.ops->event_wait(event), DP_OK);
+    f.ops->event_destroy(event);
+    f.ops->stream_destroy(stream);
+    assert_int_equal(cudaGetDevice(&now), cudaSuccess);
+    assert_int_equal(now, 1);
     assert_int_equal(cudaStreamDestroy(ours), cudaSuccess); /* still the program's */
     assert_int_equal(cudaStreamDestroy(theirs), cudaSuccess);
     f.ops->free(f.device, here);
