@@ -73,6 +73,14 @@ class Group:
         self.name: str = lib.group_name(pointer).decode()
         self._turns: dict[tuple, tuple[list[bytes], Any]] = {}
 
+    def _view(self, value: Any, writes: bool = False) -> arrays.Array:
+        """The memory of value. UnsupportedError: it is a GPU's, and the context has none."""
+        data = arrays.view(value, writes)
+        if not data.is_host and not self.context.is_on_gpu:
+            raise errors.UnsupportedError("the data is in a GPU's memory, and dp_init() has chosen the host: with DP_DEVICE=cuda "
+                                          "it says why, or takes the GPU where CUDA was not loaded yet")
+        return data
+
     @property
     def pointer(self) -> int:
         """The dp_group_t, for other bindings. OrderError once it or its context is gone."""
@@ -140,10 +148,10 @@ class Group:
                       keywords: dict) -> Handle:
         """An operation with one input and one output whose sizes are known. out_shape: of a new output
         where `out` is None; None: there is none on this rank."""
-        source = None if given is None else arrays.view(given)
+        source = None if given is None else self._view(given)
         if out is None and out_shape is not None:
             out = arrays.like(given, out_shape)
-        target = None if out is None else arrays.view(out, writes=True)
+        target = None if out is None else self._view(out, writes=True)
         about = source or target
         if about is None:
             raise errors.InvalidError(f"{kind}: neither an input nor an output says the type")
@@ -165,8 +173,8 @@ class Group:
     def allreduce(self, array: Any, out: Any = None, *, name: str | None = None,
                   on_done: Any = None, **keywords: Any) -> Handle:
         """Reduces array over the ranks into out, which is array itself by default."""
-        source = arrays.view(array, writes=out is None)
-        target = source if out is None else arrays.view(out, writes=True)
+        source = self._view(array, writes=out is None)
+        target = source if out is None else self._view(out, writes=True)
         if target.dtype != source.dtype:
             raise errors.InvalidError(f"allreduce: the input is of {arrays.NAMES[source.dtype]}, the "
                                       f"output of {arrays.NAMES[target.dtype]}")
@@ -185,8 +193,8 @@ class Group:
         outs = list(tensors if outs is None else outs)
         if len(outs) != len(tensors):
             raise errors.InvalidError(f"{len(tensors)} arrays and {len(outs)} outputs")
-        sources = [arrays.view(one) for one in tensors]
-        targets = [arrays.view(one, writes=True) for one in outs]
+        sources = [self._view(one) for one in tensors]
+        targets = [self._view(one, writes=True) for one in outs]
         if self.context.is_on_gpu and any(one.is_host for one in (*sources, *targets)):
             return self._allreduce_each(tensors, outs, name, on_done, keywords)
         members = (_c.Tensor * len(sources))()
@@ -206,7 +214,7 @@ class Group:
             raise errors.UnsupportedError("on_done= of a grouped allreduce in host memory, on a context with a GPU")
         handles = []
         for i, (one, out) in enumerate(zip(tensors, outs)):
-            stream = None if arrays.view(one).is_host else keywords.get("stream")
+            stream = None if self._view(one).is_host else keywords.get("stream")
             handles.append(self.allreduce(one, out, name=None if name is None else f"{name}.{i}",
                                           **{**keywords, "stream": stream}))
         return Together(self.context, handles, outs)
@@ -215,7 +223,7 @@ class Group:
                on_done: Any = None, **keywords: Any) -> Handle:
         """Reduces array into out on the root, where it is array itself by default. Elsewhere the
         result's value is None."""
-        data = arrays.view(array)
+        data = self._view(array)
         if self.rank == root and out is None:
             out = array
         return self._submit_array("reduce", array, out if self.rank == root else None, None,
@@ -232,7 +240,7 @@ class Group:
                         name: str | None = None, on_done: Any = None, **keywords: Any) -> Handle:
         """As reduce_scatter() where rank r gets counts[r] elements of the flat array, the same counts
         on every rank, in out."""
-        source, target = arrays.view(array), arrays.view(out, writes=True)
+        source, target = self._view(array), self._view(out, writes=True)
         if len(counts) != self.size or sum(counts) != source.count or \
                 target.count != counts[self.rank]:
             raise errors.InvalidError(f"reduce_scatterv: counts {list(counts)} for {self.size} ranks, "
@@ -251,21 +259,21 @@ class Group:
                   on_done: Any = None, **keywords: Any) -> Handle:
         """Copies the root's array to out on all ranks; out is array itself by default."""
         out = array if out is None else out
-        data = arrays.view(out, writes=True)
+        data = self._view(out, writes=True)
         return self._submit_array("broadcast", array, out, None, data.count, root, name, on_done,
                                   keywords)
 
     def allgather(self, array: Any, out: Any = None, *, name: str | None = None,
                   on_done: Any = None, **keywords: Any) -> Handle:
         """Concatenates the ranks' arrays, of equal shapes, in out [size][...]."""
-        data = arrays.view(array)
+        data = self._view(array)
         return self._submit_array("allgather", array, out, (self.size, *data.shape), data.count,
                                   None, name, on_done, keywords)
 
     def gather(self, array: Any, out: Any = None, *, root: int, name: str | None = None,
                on_done: Any = None, **keywords: Any) -> Handle:
         """As allgather() on the root; elsewhere the result's value is None."""
-        data = arrays.view(array)
+        data = self._view(array)
         shape = (self.size, *data.shape) if self.rank == root else None
         return self._submit_array("gather", array, out if self.rank == root else None, shape,
                                   data.count, root, name, on_done, keywords)
@@ -277,7 +285,7 @@ class Group:
         if self.rank == root:
             shape = self._rows(array, "scatter")
         else:
-            shape, array = arrays.view(out, writes=True).shape, None
+            shape, array = self._view(out, writes=True).shape, None
         keywords.setdefault("tag", arrays.shape_tag(shape))
         return self._submit_array("scatter", array, out, shape, _count(shape), root, name, on_done,
                                   keywords)
@@ -304,7 +312,7 @@ class Group:
 
     def _gather_parts(self, kind: str, array: Any, root: int | None, name: str | None,
                       on_done: Any, keywords: dict) -> Handle:
-        source = arrays.view(array)
+        source = self._view(array)
         if self.context.is_on_gpu:
             own, came = (ctypes.c_uint64 * 1)(source.count), (ctypes.c_uint64 * self.size)()
             receives = root is None or root == self.rank
@@ -330,7 +338,7 @@ class Group:
                   on_done: Any = None, **keywords: Any) -> Handle:
         """Gives splits[r] rows of array's first extent to rank r. The result's value is a new array of
         what came, in rank order; its counts are elements from each rank."""
-        source = arrays.view(array)
+        source = self._view(array)
         if len(splits) != self.size or sum(splits) != (source.shape[0] if source.shape else -1):
             raise errors.InvalidError(f"alltoallv: splits {list(splits)} for {self.size} ranks and "
                                       f"an array of the shape {source.shape}")
@@ -382,7 +390,7 @@ class Group:
              on_done: Any = None, **keywords: Any) -> Handle:
         """Sends array to one rank, which receives it under the same name; without names in the order of
         the calls of the pair, each lane by itself."""
-        source = arrays.view(array)
+        source = self._view(array)
         arguments = (self.pointer, self._name(name, "send", self.rank, to, lane), source.address,
                      source.count, source.dtype, to)
         return self._submit(lib.send, arguments, make_options(**keywords),
@@ -391,7 +399,7 @@ class Group:
     def recv(self, out: Any, source: int, *, name: str | None = None, lane: int = 0,
              on_done: Any = None, **keywords: Any) -> Handle:
         """Receives into out, which may be larger than what comes."""
-        target = arrays.view(out, writes=True)
+        target = self._view(out, writes=True)
         arguments = (self.pointer, self._name(name, "send", source, self.rank, lane),
                      target.address, target.count, target.dtype, source)
         return self._submit(lib.recv, arguments, make_options(**keywords),
@@ -410,7 +418,7 @@ class Group:
 
     def _rows(self, array: Any, kind: str) -> tuple[int, ...]:
         """The shape of a row of array [size][...]; a flat array is cut into `size` parts."""
-        shape = arrays.view(array).shape
+        shape = self._view(array).shape
         if shape and shape[0] == self.size:
             return shape[1:]
         if shape and len(shape) == 1 and shape[0] % self.size == 0:

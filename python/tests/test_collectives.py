@@ -43,6 +43,12 @@ class Collectives(unittest.TestCase):
                 np.testing.assert_array_equal(out, np.full(shape, world.size - 1, kind))
                 np.testing.assert_array_equal(source, np.full(shape, world.rank, kind))
 
+    def test_memory_of_a_gpu_wants_a_context_with_one(self):
+        far = dp.arrays.Array(4096, dp.arrays.F32, (3,), False, None)
+        if not world.is_on_gpu:
+            with self.assertRaisesRegex(dp.UnsupportedError, "DP_DEVICE=cuda"):
+                world.allreduce(far)
+
     def test_bool_is_or_and_and(self):
         data = np.array([world.rank == 0, True, False])
         np.testing.assert_array_equal(world.allreduce(data.copy(), op=dp.MAX).wait().value,
