@@ -2,7 +2,7 @@
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
 #   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | types  alone; they start ranks themselves
-#   python/tests/run.sh BUILD front                              gpu.py, on tensors in host memory
+#   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD native                             turns, backend, backend_life in the form of C++, compiled first
 #   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES | gpu]
@@ -54,7 +54,8 @@ collectives | torch | optimizer)
 suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
 contract | life | turns | backend | backend_life | examples) exec "$python" "$here/test_$what.py" ;;
 front)
-    logs=$(mktemp -d) && "$python" "$here/gpu.py" --dprun "$DPRUN" --device cpu --jobs 1 --limit 150 --logs "$logs"
+    logs=$(mktemp -d) && LIBDP_TORCH=python PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
+        --seconds 850 --results "$logs"
     code=$?
     [ $code = 0 ] || tail -n 40 "$logs"/*.log
     rm -rf "$logs"

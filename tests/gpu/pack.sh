@@ -6,6 +6,9 @@
 #   tests/gpu/pack.sh --rehearsal BUILD [ARCHIVE]  the same from the doubles; dp-gpu-rehearsal.tar.gz
 #   tests/gpu/pack.sh --check ARCHIVE              starts every program in an empty root with libc alone
 #
+# TORCH_PYTHON in the environment names a Python with the PyTorch of the visited machine: the backend of torch.distributed
+# travels compiled for it, for python.sh.
+#
 # visit.list says what goes in. Libraries travel with it, but for libc and the four that the machine
 # has: libcuda, libcudart, libcublasLt, libnccl (libraries.sh finds them there). The archive of the
 # preset's build stays under 32 MiB. --check exits with 77 where nobody may make a root.
@@ -119,6 +122,16 @@ pack_texts() {
     find "$to" -name '__pycache__' -prune -exec rm -rf {} +
 }
 
+# The backend of torch.distributed for the PyTorch of $TORCH_PYTHON; python.sh compiles it there where this is for another.
+pack_backend() {
+    local file
+    [ -n "${TORCH_PYTHON:-}" ] || return 0
+    mkdir -m 700 "$work/cache" "$work/cache/libdp" && mkdir -p "$to/torch"
+    file=$(XDG_CACHE_HOME=$work/cache LIBDP_PATH=$build/libdp.so.0 PYTHONPATH=$to/src/python PYTHONDONTWRITEBYTECODE=1 \
+        "$TORCH_PYTHON" -m dp.torch.native) || die "$TORCH_PYTHON cannot compile the backend"
+    copy_binary "$file" "$to/torch/${file##*/}" '$ORIGIN/..'
+}
+
 # Objects and commands for rebuild.sh.
 pack_relink() {
     if ! type -P ninja python3 >/dev/null || [ ! -f "$build/build.ninja" ]; then
@@ -184,6 +197,7 @@ pack() {
     mkdir -p "$to/lib"
     pack_binaries
     pack_texts
+    pack_backend
     if [ $rehearsal = 0 ]; then pack_relink; else pack_doubles; fi
     write_version
     tar -C "$work" --sort=name --owner=0 --group=0 -cf - dp-gpu |
@@ -294,7 +308,7 @@ check() { # ARCHIVE
     while read -r file; do
         check_needed "${file#"$root"}"
         check_runpath "$file"
-    done < <(elf_files "$root/dp-gpu" | grep -v '/doubles/')
+    done < <(elf_files "$root/dp-gpu" | grep -v '/doubles/\|/torch/') # PyTorch has the libraries of the latter
     if [ "$kind" = visit ]; then
         for file in "$root"/dp-gpu/lib/lib{openblas,blas,blis,cblas,dnnl,gomp,gfortran,OpenCL}.so*; do
             [ ! -e "$file" ] || row FAILED "lib/${file##*/}" "does not need to travel: matrix products are our own"
@@ -326,7 +340,7 @@ check() { # ARCHIVE
 
 rehearsal=0 action=pack
 case ${1:-} in
---help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+--help | -h) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
 --check) action=check; shift ;;
 --rehearsal) rehearsal=1; shift; [ $# -ge 1 ] || die "--rehearsal BUILD [ARCHIVE]" ;;
 -*) die "$1: unknown; see --help" ;;
