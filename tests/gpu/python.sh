@@ -38,15 +38,24 @@ package=$here/src/python # of a package; else the checkout's
 unset LD_LIBRARY_PATH DP_DEVICE DP_GPU_LIBRARY_PATH UCX_MODULE_DIR
 [ ! -d "$root/lib/ucx" ] || export UCX_MODULE_DIR=$root/lib/ucx
 export LIBDP_PATH=$root/libdp.so.0 PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+export DP_LOG=${DP_LOG:-info} # names the plug-in, and the NCCL and the CUDA that it found
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-case " ${options[*]} " in *" --device cpu "*) sees='import numpy, torch' ;; *) sees='import numpy, torch
-assert torch.cuda.is_available(), "PyTorch sees no GPU"' ;; esac
-timeout -k 3 90 "$python" -c "$sees" || { echo "python.sh: $python has no PyTorch for this" >&2; exit 77; }
 # A cache that nobody else may write, as the backend's loader wants.
 mkdir -m 700 "$work/libdp" && export XDG_CACHE_HOME=$work
 [ ! -d "$root/torch" ] || cp "$root"/torch/*.so "$work/libdp/"
-[ "${LIBDP_TORCH:-}" = python ] || timeout -k 3 200 "$python" -m dp.torch.native || echo "python.sh: the backend of torch.distributed cannot be had: its checks fail"
+case " ${options[*]} " in *" --device cpu "*) device=cpu ;; *) device=cuda ;; esac
+timeout -k 3 240 "$python" - $device <<'END' || { echo "python.sh: $python has no PyTorch for this" >&2; exit 77; }
+import os, sys, torch
+if sys.argv[1] == "cuda" and not torch.cuda.is_available():
+    sys.exit("PyTorch sees no GPU")
+from dp.torch import native
+try:
+    if os.environ.get("LIBDP_TORCH") != "python":
+        native.load(may_compile=True)
+except native.Unavailable as why:
+    print(f"python.sh: the backend of torch.distributed cannot be had, so its checks fail: {why}", file=sys.stderr)
+END
 mkdir -p "$results" || exit 2
 left=$((seconds - (SECONDS - began)))
 "$python" "$package/tests/gpu.py" --dprun "$root/dprun" --logs "$results" --total $((left > 10 ? left : 10)) --jobs 3 --limit 40 "${options[@]}"
