@@ -6,8 +6,8 @@
 #     --seconds N      for everything [120]
 #     OPTION           any of gpu.py: --only ddp,fsdp, --jobs 1, --limit 30, --device cpu, --loading EAGER
 #
-# $PYTHON names the interpreter with PyTorch [python3]. It keeps its own CUDA libraries, and libdp's plug-in uses the
-# libnccl and libcudart that PyTorch has loaded: so this does without libraries.sh. The backend of torch.distributed is
+# $PYTHON names the interpreter with PyTorch [python3]. It keeps the environment that it was installed for, and libdp's
+# plug-in uses the libnccl and libcudart that PyTorch has loaded: start this in a shell that libraries.sh has not changed. The backend of torch.distributed is
 # the package's where it was compiled for this PyTorch (pack.sh, TORCH_PYTHON), else it is compiled here, which takes a
 # minute; LIBDP_TORCH=python takes the form that needs no compiler, from PyTorch 2.14 on.
 #
@@ -35,9 +35,9 @@ root=$(cd "$root" && pwd) || exit 2
 package=$here/src/python # of a package; else the checkout's
 [ -d "$package" ] || package=$(cd "$here/../../python" && pwd) || exit 2
 
-unset LD_LIBRARY_PATH DP_DEVICE DP_GPU_LIBRARY_PATH UCX_MODULE_DIR
+unset DP_DEVICE DP_GPU_LIBRARY_PATH UCX_MODULE_DIR
 [ ! -d "$root/lib/ucx" ] || export UCX_MODULE_DIR=$root/lib/ucx
-export LIBDP_PATH=$root/libdp.so.0 PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+export LIBDP_PATH=$root/libdp.so.0 PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 export DP_LOG=${DP_LOG:-info} # names the plug-in, and the NCCL and the CUDA that it found
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
