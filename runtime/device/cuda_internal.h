@@ -19,7 +19,9 @@
 #include "runtime/device/cuda.h"
 
 #define CUDA_BATCH 256u /* pieces of one launch */
-#define CUDA_RING 8u    /* batches of a stream under way that need memory of their own */
+/* Batches of a stream under way that need memory of their own. A thread queues a step while the
+ * device is in the one before, so two steps of a model whose layers are launched one by one. */
+#define CUDA_RING 64u
 
 #define CUDA_COMPLETIONS                                                                           \
     3 /* of the main streams, of those of ours that have branched off, of the program's */
@@ -50,7 +52,7 @@ struct dp_stream {
     /* data-plane thread only */
     unsigned char *host, *memory; /* of all batches */
     unsigned next_batch;
-    cuda_batch_t batches[CUDA_RING];
+    cuda_batch_t *batches; /* [CUDA_RING]; NULL: the program's stream */
 };
 
 typedef enum cuda_item_kind { ITEM_CALL, ITEM_TALLIES, ITEM_STAMP } cuda_item_kind_t;

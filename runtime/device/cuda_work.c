@@ -7,6 +7,7 @@
  */
 #include "runtime/device/cuda_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/device/cuda_sight.h"
@@ -24,9 +25,11 @@ dp_status_t dp_cuda_batches_init(dp_stream_t *stream)
     cuda_device_t *device = stream->device;
     const size_t bytes = batch_bytes();
     void *host = NULL, *memory = NULL;
-    dp_status_t status =
-        DP_CUDA(device, cudaHostAlloc(&host, CUDA_RING * bytes, cudaHostAllocDefault));
+    dp_status_t status = DP_ERR_NO_MEMORY;
 
+    stream->batches = calloc(CUDA_RING, sizeof(*stream->batches));
+    if (stream->batches != NULL)
+        status = DP_CUDA(device, cudaHostAlloc(&host, CUDA_RING * bytes, cudaHostAllocDefault));
     if (status == DP_OK) status = DP_CUDA(device, cudaMalloc(&memory, CUDA_RING * bytes));
     stream->host = host; /* also what exists of it: fini gives it back */
     stream->memory = memory;
@@ -41,6 +44,7 @@ void dp_cuda_batches_fini(dp_stream_t *stream)
 {
     if (stream->host != NULL) (void)DP_CUDA(stream->device, cudaFreeHost(stream->host));
     if (stream->memory != NULL) (void)DP_CUDA(stream->device, cudaFree(stream->memory));
+    free(stream->batches);
 }
 
 static cuda_batch_t *take_batch(dp_stream_t *stream)

@@ -246,14 +246,14 @@ static void look(void *argument)
 /* More pieces than a batch takes, and more batches than a stream has. */
 static void a_cast_delivers_its_tallies_before_the_next_call(void **unused)
 {
-    const size_t count = 260, elements = 5, rounds = 5;
+    const size_t count = 260, elements = 5, rounds = 40;
     fixture_t f;
     void *in, *out;
     dp_tally_t *tallies = calloc(rounds * count, sizeof(*tallies));
     dp_cast_piece_t *pieces = calloc(count, sizeof(*pieces));
     const dp_cast_args_t args = {
         .from = DP_F32, .to = DP_F32, .pieces = pieces, .piece_count = count};
-    figures_t figures[5];
+    figures_t figures[40];
 
     (void)unused;
     begin(&f);
@@ -533,6 +533,45 @@ static void marks_of_the_programs_stream_hold_up_nothing(void **unused)
     f.ops->stream_destroy(stream); /* waits for its functions */
     assert_int_equal(program_list.count, 1);
     assert_true(stamp != 0 && stamp <= dp_now_ns());
+    assert_int_equal(cudaStreamDestroy(native), cudaSuccess);
+    end(&f);
+}
+
+/* A thread queues a step, of 48 launches here, while the device is in the one before: each launch
+ * has tallies to bring back, and the thread waits for none. */
+static void a_step_is_queued_ahead_of_the_device(void **unused)
+{
+    enum { LAUNCHES = 48 };
+    float values[LAUNCHES];
+    dp_tally_t tallies[LAUNCHES];
+    cudaStream_t native;
+    dp_stream_t *program;
+    dp_event_t *ready;
+    fixture_t f;
+    gate_t gate;
+
+    (void)unused;
+    begin(&f);
+    program = adopt_held(&f, &native, &gate);
+    assert_int_equal(f.ops->event_create(f.device, &ready), DP_OK);
+    assert_int_equal(f.ops->event_record(ready, program), DP_OK);
+    assert_int_equal(f.ops->stream_wait(f.stream[0], ready), DP_OK);
+    for (int i = 0; i < LAUNCHES; i++) {
+        dp_cast_piece_t piece = {
+            .from = &values[i], .to = &values[i], .count = 1, .scale = 2.0, .tally = &tallies[i]};
+        const dp_cast_args_t args = {
+            .from = DP_F32, .to = DP_F32, .pieces = &piece, .piece_count = 1};
+
+        values[i] = (float)i;
+        dp_tally_init(&tallies[i]);
+        assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_OK);
+    }
+    gate_open(&gate);
+    f.ops->drain(f.device);
+    for (int i = 0; i < LAUNCHES; i++)
+        assert_true(values[i] == 2.0f * (float)i && tallies[i].absmax == 2.0 * i);
+    f.ops->event_destroy(ready);
+    f.ops->stream_destroy(program);
     assert_int_equal(cudaStreamDestroy(native), cudaSuccess);
     end(&f);
 }
@@ -884,7 +923,7 @@ static void a_refused_launch_is_an_error_and_leaves_the_batch(void **unused)
     (void)unused;
     begin_quiet(&f);
     dp_tally_init(&tally);
-    for (int i = 0; i < 20; i++) { /* more often than a stream has batches */
+    for (int i = 0; i < 80; i++) { /* more often than a stream has batches */
         cuda_double_fail("launch", 1, cudaErrorInvalidValue);
         assert_int_equal(f.ops->cast(f.stream[0], &args, NULL), DP_ERR_SYSTEM);
     }
@@ -907,6 +946,7 @@ int main(void)
         cmocka_unit_test(stamps_are_times_of_the_hosts_clock),
         cmocka_unit_test(a_stamp_waits_for_no_stream),
         cmocka_unit_test(marks_of_the_programs_stream_hold_up_nothing),
+        cmocka_unit_test(a_step_is_queued_ahead_of_the_device),
         cmocka_unit_test(a_mark_is_no_part_of_a_graph),
         cmocka_unit_test(the_program_chooses_else_the_local_rank),
         cmocka_unit_test(pointers_and_streams_say_whose_they_are),
