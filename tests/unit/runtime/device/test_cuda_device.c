@@ -532,8 +532,7 @@ static void marks_of_the_programs_stream_hold_up_nothing(void **unused)
     gate_open(&gate);
     f.ops->stream_destroy(stream); /* waits for its functions */
     assert_int_equal(program_list.count, 1);
-    assert_true(stamp !=
-                0); /* on a busy machine the device's clock is read late: not to be compared */
+    assert_true(stamp != 0); /* on a busy machine a base is read late: no later bound */
     assert_int_equal(cudaStreamDestroy(native), cudaSuccess);
     end(&f);
 }
