@@ -206,8 +206,9 @@ run -np 2 sh -c ". $work/await; [ \$DP_RANK = 0 ] && { await_stopped $work 1; ex
 rm -f "$work"/pid.*
 has "a stopped rank is named" err 'rank 1 .* stood stopped by SIGSTOP'
 nothing_left "a stopped rank"
-# Both happen while the agent stands still, so it sees them at once: rank 0 is its first child.
-run -np 2 sh -c ". $work/await; agent=\$PPID; if [ \$DP_RANK = 0 ]; then kill -STOP \$agent; await_stopped $work 1; (sleep 0.3; kill -CONT \$agent) & exit 9; fi; until grep -q '^State:.T' /proc/\$agent/status; do sleep 0.02; done; i_am $work; kill -STOP \$\$; sleep $mark"
+# Both happen while the agent stands still, so it sees them at once: rank 0 is its first child, which stops it
+# once the second one is there.
+run -np 2 sh -c ". $work/await; agent=\$PPID; if [ \$DP_RANK = 0 ]; then pid_of $work 1; kill -STOP \$agent; await_stopped $work 1; (sleep 0.3; kill -CONT \$agent) & exit 9; fi; i_am $work; until grep -q '^State:.T' /proc/\$agent/status; do sleep 0.02; done; kill -STOP \$\$; sleep $mark"
 rm -f "$work"/pid.*
 has "a rank that stopped before another ended is named, seen at once or not" err 'rank 1 .* stood stopped by SIGSTOP'
 run -np 3 sh -c ". $work/await; case \$DP_RANK in 0) i_am $work; exit 0;; 1) await_gone $work 0; exit 4;; esac; sleep $mark"
