@@ -121,13 +121,13 @@ class Ways:
                 hvd.synchronize(handle)
             end = time.thread_time()
             # The same calls of libdp again, without anything around them.
-            slots = [names.slots[name] for name in given]
+            submissions = [names.submissions[name] for name in given]
             again = time.thread_time()
-            for slot in slots:
-                reduction._allreduce(*slot.arguments)
+            for submission in submissions:
+                reduction._allreduce(*submission.arguments)
             bare = time.thread_time() - again
-            for slot in slots:
-                reduction.Reduction(slot.context, slot.handle.value, None, None).wait()
+            for submission in submissions:
+                reduction.Reduction(submission.context, submission.handle.value, None, None).wait()
             if turn >= 2:
                 for name, seconds in (("submit", middle - begin), ("wait", end - middle), ("bare", bare)):
                     spent[name].append(seconds / TENSORS)
