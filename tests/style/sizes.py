@@ -27,7 +27,7 @@ LONG = {
     "tests/unit/coordinator/negotiator/test_negotiator.c": (800, A_LIST),
     "tests/unit/coordinator/negotiator/test_negotiator_groups.c": (900, A_LIST),
     "tests/unit/runtime/base/test_rendezvous.c": (900, A_LIST),
-    "tests/unit/runtime/device/test_cuda_device.c": (950, A_LIST),
+    "tests/unit/runtime/device/test_cuda_device.c": (800, A_LIST),
     "tests/unit/runtime/engine/test_nccl_engine.c": (1100, A_LIST),
     "tests/unit/runtime/transport/test_transport_shm.c": (800, A_LIST),
 }
