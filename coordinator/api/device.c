@@ -21,8 +21,8 @@ dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error)
     dp_status_t status;
 
     if (context->config.device == DP_CONFIG_DEVICE_HOST) return DP_OK;
-    /* Without DP_DEVICE, a program that has loaded the CUDA driver wants the GPU. What was chosen
-     * is the setting in force, which dp_setting() tells. */
+    /* Without DP_DEVICE, a program that has loaded the CUDA driver wants the GPU. The choice
+     * becomes the setting in force, which dp_setting() tells. */
     context->config.device = DP_CONFIG_DEVICE_HOST;
     if (!is_asked_for && !dp_driver_is_loaded()) return DP_OK;
     status = dp_plugin_open(&context->plugin, DP_VERSION_TEXT, text, sizeof(text));

@@ -209,8 +209,8 @@ static void find_slow_span(const dp_timeline_t *timeline, const dp_analysis_t *o
     }
 }
 
-/* What tells how long a rank's work took: its spans on a device where it marks any, as its thread
- * only queues the work then; else its thread's. */
+/* Is this a span that tells how long a rank's work took? On a rank that marks its work on a device
+ * these are the device's, as its thread only queues the work; else the thread's. */
 static int is_work(const dp_timeline_event_t *event, const uint8_t *is_marked)
 {
     if (event->is_open) return 0;

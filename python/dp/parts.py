@@ -1,4 +1,4 @@
-"""What libdp has no single operation for on a context with a GPU, as two or several behind one handle.
+"""Operations that libdp lacks on a context with a GPU, made of two or several others behind one handle.
 
 Parts that differ in size: on the host libdp asks for the output when it knows the counts. On a GPU it enqueues work ahead
 and cannot, so ranks tell each other the counts first, and the data follows. The second operation is submitted on the

@@ -460,8 +460,8 @@ static void check_failures(sim_t *sim, int rank)
                     dp_status_string(self->last_failure_status), self->last_failure);
 }
 
-/* All ranks submit and wait in one order, the same in each step. What is outside of a schedule may
- * make one of its tensors wait for another for the first time, and a failure is settled at once,
+/* All ranks submit and wait in one order, the same in each step. An operation outside of a schedule
+ * may make one of its tensors wait for another for the first time, and a failure is settled at once,
  * before others whose turn comes earlier: docs/protocol.md, "A limit of the schedule". */
 static int keeps_one_order(const sim_t *sim)
 {
