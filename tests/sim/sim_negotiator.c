@@ -461,8 +461,8 @@ static void check_failures(sim_t *sim, int rank)
 }
 
 /* All ranks submit and wait in one order, the same in each step. An operation outside of a schedule
- * may make one of its tensors wait for another for the first time, and a failure is settled at once,
- * before others whose turn comes earlier: docs/protocol.md, "A limit of the schedule". */
+ * may make one of its tensors wait for another for the first time, and a failure is settled at
+ * once, before others whose turn comes earlier: docs/protocol.md, "A limit of the schedule". */
 static int keeps_one_order(const sim_t *sim)
 {
     const int *ends = sim->world.ranks[0].ends_schedule_for;
