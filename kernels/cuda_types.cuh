@@ -99,7 +99,7 @@ DP_BOTH void narrow(float value, bfloat_bits_t *to)
 
 #define VECTOR_BYTES 16
 
-/* What one instruction of a thread loads or stores: 8 or 16 bytes. */
+/* The operand of one load or store of a thread: 8 or 16 bytes. */
 template <int bytes> struct alignas(bytes) vector_t {
     uint32_t w[bytes / 4];
 };
