@@ -19,14 +19,15 @@
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
 #include "runtime/trace/trace.h"
+#include "tests/unit/launcher/job_folder.h"
 
 #define LAYERS 6
-#define RANKS_MAX 2
+#define PLAYERS_MAX 2
 #define STEP 7
 
 enum { ALLREDUCE = 1, ALLGATHER = 3 }; /* as recorded: dp_collective_t + 1 */
 
-/* What a rank recorded. Times are ms of its step. */
+/* The records of a rank. Times are ms of its step. */
 typedef struct player {
     double late;      /* added to all that its device does */
     double wire_end;  /* of the last layer; those before end 3 ms after they began */
@@ -37,12 +38,6 @@ typedef struct player {
     int runs_ahead;   /* 1: its thread ends the step at 13 ms, and marks say which step is theirs */
     int sleeps;       /* 1: its thread waits in dp for the last layer; else outside, say in CUDA */
 } player_t;
-
-typedef struct job {
-    char path[64];
-    dp_timeline_t timeline;
-    dp_analysis_t analysis;
-} job_t;
 
 static void record(dp_trace_track_t *track, dp_trace_record_t record, double from, double until)
 {
@@ -142,27 +137,12 @@ static void make_job(job_t *job, const player_t *players, int ranks)
     const dp_step_window_t window = {.is_set = 1, .first = STEP, .last = STEP};
     dp_error_t error = {.text = ""};
 
-    memset(job, 0, sizeof(*job));
-    snprintf(job->path, sizeof(job->path), "/tmp/dp-test-device-XXXXXX");
-    assert_non_null(mkdtemp(job->path));
+    job_folder(job);
     for (int rank = 0; rank < ranks; rank++)
         play(job->path, rank, ranks, &players[rank]);
     if (dp_timeline_load(job->path, &window, &job->timeline, &error) != DP_OK)
         fail_msg("%s", error.text);
     assert_int_equal(dp_analyse(&job->timeline, &job->analysis), DP_OK);
-}
-
-static void remove_job(job_t *job)
-{
-    char path[96];
-
-    for (int rank = 0; rank < RANKS_MAX; rank++) {
-        snprintf(path, sizeof(path), "%s/trace.%d.dpt", job->path, rank);
-        unlink(path);
-    }
-    assert_int_equal(rmdir(job->path), 0);
-    dp_analysis_fini(&job->analysis);
-    dp_timeline_fini(&job->timeline);
 }
 
 static void check_part(const dp_step_cell_t *cell, dp_step_part_t part, double wanted)
@@ -338,14 +318,14 @@ static void waits_of_the_stream_are_no_computing(void **unused)
  * first rank's transfers begin before, and wait inside for the second. */
 static void a_late_device_is_skew_for_the_others(void **unused)
 {
-    const player_t players[RANKS_MAX] = {
+    const player_t players[PLAYERS_MAX] = {
         {.wire_end = 97, .marks = 1, .is_on_stream = 1},
         {.wire_end = 97, .marks = 1, .is_on_stream = 1, .late = 4}};
     const dp_step_cell_t *cells;
     job_t job;
 
     (void)unused;
-    make_job(&job, players, RANKS_MAX);
+    make_job(&job, players, PLAYERS_MAX);
     cells = job.analysis.cells;
     check_part(&cells[0], DP_PART_SKEW, 4);
     check_part(&cells[0], DP_PART_WIRE, 3);

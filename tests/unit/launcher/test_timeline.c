@@ -21,36 +21,14 @@
 #include "launcher/dptrace/proto.h"
 #include "launcher/dptrace/view.h"
 #include "tests/trace/synth.h"
-
-#define RANKS_MAX 8
-
-typedef struct job {
-    char path[64];
-    dp_timeline_t timeline;
-    dp_analysis_t analysis;
-} job_t;
+#include "tests/unit/launcher/job_folder.h"
 
 static void write_job(job_t *job, const dp_synth_t *synth)
 {
     dp_error_t error = {.text = ""};
 
-    memset(job, 0, sizeof(*job));
-    snprintf(job->path, sizeof(job->path), "/tmp/dp-test-timeline-XXXXXX");
-    assert_non_null(mkdtemp(job->path));
+    job_folder(job);
     if (dp_synth_write(synth, job->path, &error) != DP_OK) fail_msg("%s", error.text);
-}
-
-static void remove_job(job_t *job)
-{
-    char path[96];
-
-    for (int rank = 0; rank < RANKS_MAX; rank++) {
-        snprintf(path, sizeof(path), "%s/trace.%d.dpt", job->path, rank);
-        unlink(path);
-    }
-    assert_int_equal(rmdir(job->path), 0);
-    dp_analysis_fini(&job->analysis);
-    dp_timeline_fini(&job->timeline);
 }
 
 static void analyse_job(job_t *job, const dp_synth_t *synth)
