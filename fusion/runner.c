@@ -4,8 +4,9 @@
  *
  * Launches are taken from the queue in the order in which they were submitted; each becomes a job
  * (job.c), whose buckets are started one after the other (bucket.c). An idle launch thread polls
- * for DP_SPIN and then sleeps on a futex. Called by pipeline.c and lanes.c; it must not know why a
- * launch is in this queue, nor how bytes move.
+ * for DP_SPIN and then sleeps on a futex. Called by pipeline.c and lanes.c, which start and
+ * stop queues, and by wait.c and launch.c of coordinator/api for a waiting thread. It must not know
+ * why a launch is in this queue, nor how bytes move.
  */
 #include "fusion/bucket.h"
 

@@ -2,8 +2,8 @@
  * arguments.c - checks what a function of dp.h was given, and says what is wrong with it.
  *
  * An extent says for each collective which elements this rank reads and writes; the checks of
- * counts, pointers and overlaps follow from it. Called by submit.c on the program's thread, without
- * the lock. Pure but for the text of the error: it must not know about requests.
+ * counts, pointers and overlaps follow from it. Called by submit.c and stage.c on the program's
+ * thread, without the lock. Pure but for the text of the error: it must not know about requests.
  */
 #include <stdarg.h>
 #include <stdio.h>

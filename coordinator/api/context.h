@@ -50,7 +50,7 @@ typedef struct dp_late {
     dp_handle_t *parked;  /* those that are done here; guarded by lock */
 } dp_late_t;
 
-/* Whether a lane of the data plane moves, see watch.c; coordinator thread only. */
+/* Whether a lane of the data plane moves, see watch.c; the owner of progress only (loop.h). */
 typedef struct dp_watch_lane {
     uint64_t moves;    /* the engine's count of what it did, when last looked at */
     uint64_t since_ns; /* since when that has not changed */
@@ -63,7 +63,7 @@ typedef struct dp_watch {
     dp_watch_lane_t lanes[DP_LANE_COUNT];
 } dp_watch_t;
 
-/* What this rank itself saw of the rank that ends the world; coordinator thread only. */
+/* What this rank itself saw of the rank that ends the world; the owner of progress only. */
 typedef struct dp_seen {
     dp_failure_kind_t kind; /* OTHER: nothing */
     int rank;
@@ -72,8 +72,8 @@ typedef struct dp_seen {
 
 #define DP_TEXT_MAX_KEPT 256 /* error texts kept for dp_error_text(); then the last repeats */
 
-/* Texts in the program's hands: they stay until dp_finalize(). context.c and query.c; guarded by
- * the context's lock. */
+/* Texts in the program's hands: they stay until dp_finalize(). texts.c, query.c and launch.c;
+ * guarded by the context's lock. */
 typedef struct dp_texts {
     char *kept[DP_TEXT_MAX_KEPT]; /* [count]; owned */
     size_t count;
@@ -163,7 +163,7 @@ struct dp_context {
     dp_loop_t *loop;
 
     /* of one file each; the structs say which, and who may touch what */
-    dp_trace_track_t *agree_track; /* coordinator thread only */
+    dp_trace_track_t *agree_track; /* the owner of progress only */
     dp_watch_t watch;
     dp_seen_t seen;
     dp_late_t late;
@@ -274,7 +274,7 @@ void dp_context_saw(dp_context_t *context, dp_failure_kind_t kind, int rank, uin
 void dp_on_loss(void *user, int rank, uint64_t silent_ns);
 void dp_on_running(void *user);
 void dp_context_report(dp_context_t *context, dp_status_t status, int culprit, const char *text);
-/* watch.c: called by the loop now and then, on the coordinator thread. */
+/* watch.c: called by the loop in each round, on the thread that owns progress. */
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
 void dp_on_issued(void *user, void *request);
 

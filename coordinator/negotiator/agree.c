@@ -1,7 +1,9 @@
 /*
  * agree.c - the rules of one tensor: it arrives, is complete, is launched or fails.
  *
- * Called by receive.c, follow.c, own.c and order.c, on the thread that drives the negotiator.
+ * Called by receive.c, follow.c, own.c and order.c, and by contest.c, join.c, leave.c and
+ * negotiator.c for single questions, on the thread that drives the negotiator.
+ *
  * Messages to the parent are not ordered. From the parent come the ordered items: LAUNCH, FAILURE,
  * JOINED, CLOSED, SCHEDULE, SCHEDULE_END and BYE. The root writes them as one list; every rank
  * applies those that concern it or ranks below it, in the same order and by the same functions.

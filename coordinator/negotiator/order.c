@@ -1,8 +1,8 @@
 /*
  * order.c - the root: appends to the one order that all ranks follow, and decides when.
  *
- * Called by agree.c when a tensor is complete and by flush.c, on the thread that drives the root's
- * negotiator.
+ * Called by agree.c when a tensor is complete and by flush.c to launch what is due; also by join.c,
+ * leave.c, negotiator.c and schedule/give_up.c. On the thread that drives the root's negotiator.
  *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never

@@ -2,8 +2,8 @@
  * own_end.c - the end of what this rank has submitted of a tensor, and the list of entries whose
  * next occurrence own.c looks at.
  *
- * Called by agree.c, own.c and schedule/, wherever an occurrence ends. It must not know why it
- * ends.
+ * Called by agree.c, own.c, schedule/launch.c and schedule/catch_up.c wherever an occurrence ends,
+ * on the thread that drives the negotiator. It must not know why it ends.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

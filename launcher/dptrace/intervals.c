@@ -1,7 +1,8 @@
 /*
  * intervals.c - lists of intervals of time: they grow, are sorted, and say how much they cover.
  *
- * Called by buckets.c, waits.c and analysis.c. It must not know what an interval stands for.
+ * Called by buckets.c, waits.c, device.c and analysis.c. It must not know what an interval stands
+ * for.
  */
 #include "launcher/dptrace/intervals.h"
 

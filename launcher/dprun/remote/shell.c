@@ -1,5 +1,5 @@
 /*
- * shell.c - the processes of shell.h. Called by fleet.c, on dprun's only thread.
+ * shell.c - the processes of shell.h. Called by fleet_start.c, on dprun's only thread.
  *
  * A shell has a session of its own, so no Ctrl-C of the terminal reaches it: dprun ends a job
  * through its stations.

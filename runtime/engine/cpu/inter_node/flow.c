@@ -2,8 +2,8 @@
  * flow.c - blocks of bytes that travel rank to rank between nodes, all at once, in chunks.
  *
  * Each flow keeps DP_CHUNK_WINDOW chunks in flight. All flows are served in turn, receives as well
- * as sends, so two ranks that send to each other cannot deadlock. Used by exchange.c, on the thread
- * that runs operations. It must not know what the blocks are.
+ * as sends, so two ranks that send to each other cannot deadlock. Used by exchange.c and copy.c of
+ * exchange/, on the thread that runs operations. It must not know what the blocks are.
  */
 #include "runtime/engine/cpu/inter_node/flow.h"
 

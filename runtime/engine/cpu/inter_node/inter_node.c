@@ -1,7 +1,7 @@
 /*
  * inter_node.c - what operations between nodes share: buffers, partners, tags, and what happens
  * when a partner is lost. Used by reduce.c, move.c, flow.c and exchange.c on the thread that runs
- * operations; it must not know what the bytes mean.
+ * operations; cpu.c and group.c make and end it. It must not know what the bytes mean.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
