@@ -6,7 +6,7 @@ part_c() {
     part c nccl 190 "NCCL: one rank, ranks on one GPU, faults"
     step one 25 "one rank" --says 'rank 0 of 1: off by' -- ours "$run" -np 1 "$program"
     step allreduce 30 "two ranks, one allreduce (NCCL talks)" --says 'allreduce: ok' -- told allreduce
-    ranks_case steps "an optimizer behind the skip word"
+    ranks_case steps "an optimizer behind the skip flag"
     step two 30 "two ranks train" --says 'rank 1 of 2: off by' -- sharing "$run" -np 2 --share-gpu "$program"
     step three 35 "three ranks train" --says 'rank 2 of 3: off by' -- sharing "$run" -np 3 --share-gpu "$program"
     step wire 30 "fp16 on the wire" --says 'rank 1 of 2: off by' -- \
