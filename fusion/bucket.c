@@ -248,9 +248,9 @@ static dp_status_t open_group(dp_bucket_t *bucket)
     return status;
 }
 
-/* Until this rank's launches in the group's gather lane are over, so that the barrier that follows
- * proves it of all ranks. They were queued earlier, and wait for nothing in this lane. They end
- * after an abort too. */
+/* Waits until this rank's launches in the group's gather lane have ended; the barrier behind it
+ * then proves that of all ranks. They were queued earlier and wait for nothing in this lane, and an
+ * abort ends them, too. */
 static void await_gathers(const dp_pipeline_group_t *group)
 {
     const struct timespec pause = {0, 50000};

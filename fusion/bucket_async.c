@@ -109,7 +109,8 @@ static dp_status_t turn_to(cast_batch_t *cast_batch, dp_figures_t *figures)
     return status;
 }
 
-/* The engine's result is not known to be good yet; if it is not, the device's word says so. */
+/* Queues the unpack before the engine's result is known to be good. If it fails, the skip flag
+ * keeps optimizers off. */
 dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream)
 {
     cast_batch_t cast_batch = {.stream = stream, .device = dp_bucket_device(bucket)};

@@ -158,14 +158,14 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, i
 
 /*
  * A thread that waits for a launch may run it itself, which saves waking the lane's launch thread
- * and being woken by it. Between begin and end that is not woken for what is queued.
+ * and being woken by it. Between begin and end, new launches do not wake the lane's launch thread.
  *
  * dp_pipeline_progress() runs queued launches of a lane until *state has reached `reached`. Without
  * a deadline (give_up_ns UINT64_MAX) it may block for as long as any operation of the engine. With
- * one it runs brief launches only, and comes back then: what waits for another rank goes on without
- * it. Returns 1 when it ran one; 0: the queue was empty, its first launch is not brief, or another
- * thread is running launches. Not for asynchronous devices, which work by themselves. Any thread
- * but the data plane's own.
+ * one it runs brief launches only, and returns by then: an operation that still waits for a rank is
+ * finished by the stream's thread. Returns 1 when it ran one; 0: the queue was empty, its first
+ * launch is not brief, or another thread is running launches. Not for asynchronous devices, which
+ * work by themselves. Any thread but the data plane's own.
  */
 void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane);
 int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,

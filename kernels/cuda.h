@@ -41,8 +41,9 @@ int dp_cuda_figures_merge(dp_figures_t *into, dp_figures_t *from, void *stream);
 
 /*
  * Settles the words of figures from their sums, which begin anew: the norm, the factor that brings
- * it to clip_norm (0: any norm will do), and skip where an element is Inf or NaN or *abort_word is
- * not 0. With is_failed only skip is set. The same on all ranks whose sums are the same.
+ * it to clip_norm (0: any norm will do), and skip where an element is Inf or NaN or *abort_word,
+ * the device's skip flag, is not 0. With is_failed only skip is set. The same on all ranks whose
+ * sums are the same.
  */
 int dp_cuda_figures_decide(dp_figures_t *figures, const uint32_t *abort_word, double clip_norm,
                            int is_failed, void *stream);

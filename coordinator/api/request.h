@@ -101,7 +101,8 @@ typedef struct dp_request_stream {
 
 #define DP_NUDGES 2 /* how often the negotiator is told that the program waits; see wait.c */
 
-/* Since when the program asks for what is not launched, and how often the negotiator was told. */
+/* When the program first waited for or tested this operation before its launch, and how often the
+ * negotiator was told. */
 typedef struct dp_asked {
     _Atomic uint64_t since_ns; /* 0: it has not asked */
     _Atomic uint32_t nudges;

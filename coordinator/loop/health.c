@@ -87,9 +87,9 @@ static uint64_t lives_until(const dp_health_t *health, const dp_health_peer_t *p
     return peer->heard_ns + dp_min(DP_HEALTH_SUSPECT_NS, health->timeout_ns / 2);
 }
 
-/* When it has sent no message for too long, if its process lives then. A rank that is silent as
- * well is lost for that, later: all its neighbours are to report one cause. So it is where this
- * rank had no core at that time and looked only afterwards. */
+/* When a neighbour whose process lives is given up because it sends no messages. One that is silent
+ * as well is reported as silent, later, so that all its neighbours give one cause; so is one that
+ * this rank looked at late because it had no core. */
 static uint64_t mute_deadline(const dp_health_t *health, const dp_health_peer_t *peer)
 {
     const uint64_t due_ns = peer->message_ns + health->start_ns;

@@ -33,14 +33,13 @@ enum {
     DP_INBOX_LONG_WAIT = 512
 };
 
-/* How deeply the coordinator thread sleeps. A depth is woken by everything that wakes the ones
- * below it in this list, and by less than the ones above. */
+/* How deeply the coordinator thread sleeps. A wake-up names a depth and ends any sleep of at least
+ * that depth: ASLEEP_HOLDING is woken by all that wakes ASLEEP, and by finished launches. */
 typedef enum dp_inbox_sleep {
     DP_INBOX_AWAKE = 0,
     DP_INBOX_BACKING_OFF = 1, /* on the futex below, briefly, while other threads make the rounds */
     DP_INBOX_ASLEEP = 2,      /* in the event loop */
-    DP_INBOX_ASLEEP_HOLDING =
-        3 /* likewise; a finished launch wakes it too, as it holds some back */
+    DP_INBOX_ASLEEP_HOLDING = 3 /* likewise, while this root holds launches back */
 } dp_inbox_sleep_t;
 
 typedef struct dp_inbox_name {
@@ -84,8 +83,8 @@ void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);
 /* Ends the coordinator thread's sleep if it is at least so deep. */
 void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth);
 
-/* A thread that owned progress has just given it up. Wakes the coordinator thread if it must, or if
- * it backs off while something is left that cannot wait for the end of that. */
+/* Called after a thread has released progress. Wakes the coordinator thread if must_wake, or if it
+ * backs off and the inbox holds work that cannot wait until the back-off ends. */
 void dp_inbox_return_progress(dp_inbox_t *inbox, int must_wake);
 
 /* A thread of the program falls asleep until the coordinator has done something: if the coordinator

@@ -47,7 +47,7 @@ void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t
 /* The pending occurrence is over. */
 void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int in_failure)
 {
-    /* A submission of this rank with another list is not over with the launch of this one. */
+    /* If this rank submitted the name with another list, its submission stays pending. */
     if (entry->part.is_submitted && !entry->part.is_early &&
         (in_failure || dp_entry_takes_part(n, entry)))
         dp_own_end(n, entry);
@@ -105,8 +105,8 @@ void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entr
     if (!n->is_fatal) dp_agree_end(n, entry, n->position + 1, 0);
 }
 
-/* The entry of a group that was made: another list may come under its name. It stays where a
- * failure was told once, to know what is older than that. */
+/* A group was made: its name may be used again with another list. The entry is kept if a FAILURE
+ * was sent for it, so that announcements older than that are recognised. */
 static void end_create(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_status_t status = dp_table_retire(&n->table, entry->signature);

@@ -8,8 +8,7 @@
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
-/* LEFT closes groups, which ends tensors that would be ordered else. BYE is the last ordered item.
- */
+/* LEFT first: it closes groups, and a tensor of a closed group must not be launched. BYE last. */
 static void order_due(dp_negotiator_t *n)
 {
     if (n->leave.is_finalizing) dp_leave_flush(n);

@@ -180,8 +180,8 @@ static dp_key_t key_of(const dp_submission_t *submission)
     return key;
 }
 
-/* Has this rank joined the group? In one that a rank has left that no longer matters, but for
- * sends, which others still count it out of. */
+/* Has this rank joined the group? Once another rank has left it, the join no longer counts, except
+ * for sends: there the other ranks still count this one as absent. */
 static int is_join_in_force(const dp_negotiator_t *n, const dp_group_view_t *view,
                             const dp_key_t *key)
 {

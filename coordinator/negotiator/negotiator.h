@@ -38,7 +38,7 @@ typedef struct dp_negotiator_options {
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
 #define DP_GROUP_UNBORN UINT32_MAX /* where the names of groups to be made live */
 
-/* Bytes of a submission's name: a tensor's, and what the front door puts around it. */
+/* Bytes of a submission's name: a tensor's, and what coordinator/api adds to it. */
 #define DP_ENTRY_NAME_MAX (DP_NAME_MAX + 64)
 
 /* Why a cached schedule ends. */

@@ -40,8 +40,8 @@
 
 typedef struct dp_schedule dp_schedule_t; /* NULL: this build has none */
 
-/* What the negotiator asks the schedule at every step: a load, where a call into the module would
- * do nothing. schedule/ alone writes it; all 0 in a build without schedules. */
+/* Flags by which the hooks skip the call when the schedule module has nothing to do. schedule/
+ * alone writes them; all 0 in a build without schedules. */
 typedef struct dp_schedule_marks {
     int may_order;   /* this is the root, and rounds that repeat themselves become a schedule */
     int in_catch_up; /* something of a schedule that has ended is unsettled, late or deferred */

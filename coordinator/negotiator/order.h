@@ -30,7 +30,8 @@ void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
 void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches all that is complete */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
-/* After an epoch has ended what was complete is not any more: what still holds arrives again. */
+/* Empties the queues when an epoch ends: all announcements are void, and those that still hold are
+ * made again. */
 static inline void dp_order_forget(dp_ordering_t *order)
 {
     order->complete.count = order->foreign.count = order->late.count = 0;

@@ -154,7 +154,7 @@ static void add_missing(dp_missing_t *found, int rank, uint32_t pending, const c
     snprintf(entry->progress, sizeof(entry->progress), "%s", progress);
 }
 
-/* Is nothing waited for there? If it is not pending here, only ranks that have joined are ready. */
+/* 1: this branch has announced the tensor, or all its ranks that take part have joined. */
 static int is_here(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
 {
     if (dp_bit_get(entry->heard, branch)) return 1;

@@ -191,7 +191,7 @@ dp_entry_t *dp_table_by_id(const dp_table_t *table, uint32_t id); /* NULL: no su
 void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id);
 /* Takes an entry that is not pending out of the table; outputs may still point to it. */
 dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry);
-/* Was the entry not taken out? One that was may be asked about until all outputs were taken. */
+/* 1: still in the table. May be asked of a removed entry until all outputs are taken. */
 int dp_table_has(const dp_table_t *table, const dp_entry_t *entry);
 /* memory: freed when all outputs were taken. */
 dp_status_t dp_table_retire(dp_table_t *table, void *memory);

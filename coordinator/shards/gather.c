@@ -7,8 +7,9 @@
  *
  * Ranks that share weights (share.c) have nothing to copy: there a gather tells that rows are new.
  * Else, under DP_SHARD_WEIGHTS, all weights of a group are in a slot only while they are used or
- * about to be. A hint takes a slot that nobody uses; where there is none, or enough gathers are in
- * flight, it is forgotten. A wait insists. Called on the program's thread.
+ * about to be. dp_shards_gather() takes a free slot; without one, or with enough gathers in flight,
+ * it does nothing. dp_shards_wait() also takes a slot whose weights are on their way and unused,
+ * after waiting for them. Called on the program's thread.
  */
 #include <stdio.h>
 #include <stdlib.h>

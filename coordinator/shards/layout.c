@@ -42,7 +42,7 @@ size_t dp_shard_layout_pools(const size_t *counts, size_t n, int *pools, size_t 
         if (counts[i] == 0 || pools[i] >= 0) continue;
         for (size_t k = i; k < n; k++)
             alike += counts[k] == counts[i];
-        /* Of two alike groups each comes here by itself: the second finds one, itself. */
+        /* Fewer than POOL_LEAST groups of equal size do not share: each gets a pool of its own. */
         for (size_t k = i; k < n; k++)
             if (k == i || (alike >= POOL_LEAST && counts[k] == counts[i])) pools[k] = (int)made;
         members[made++] = alike >= POOL_LEAST ? alike : 1;

@@ -206,9 +206,9 @@ static void note_stops(agent_t *agent)
     }
 }
 
-/* Of changes that wait together the kernel tells first those of the child that was started first.
- * But a rank that ends because another one stands still came second, and the report goes by that:
- * so once an end is there, all stops come before it. */
+/* Of changes that wait together the kernel reports the oldest child's first. But a rank that ended
+ * because another one was stopped must be reported after it, as dprun judges by that order: so all
+ * stops go before the first end. */
 static void reap_children(agent_t *agent)
 {
     for (;;) {

@@ -436,9 +436,8 @@ void dp_inject_begin_step(dp_inject_t *inject, uint64_t step, uint64_t blocked_n
     dp_inject_reach(inject, DP_INJECT_STEP);
 }
 
-/* A factor stretches the step by what it took, so that the rank looks as slow as a slow machine.
- * What it waited for others does not count: two slow ranks would make each other slower for ever.
- */
+/* Sleeps in proportion to the rank's own time in the step, so that it looks like a slow machine.
+ * Time it waited for others is left out: two slow ranks would make each other slower for ever. */
 static void stretch(dp_inject_t *inject, uint64_t blocked_ns)
 {
     const uint64_t start_ns = atomic_load_explicit(&inject->step_start_ns, memory_order_relaxed);

@@ -51,8 +51,8 @@ dp_status_t dp_cuda_result(cuda_device_t *device, int code, const char *call)
                          cudaGetErrorString((cudaError_t)code));
         }
         pthread_mutex_unlock(&device->lock);
-        /* The program has left main() without dp_finalize(): CUDA is gone, maybe the word's memory
-         * too, and that is no news. */
+        /* The program has left main() without dp_finalize(): CUDA is gone, perhaps the skip flag's
+         * memory too; nothing to report. */
         if (code == cudaErrorCudartUnloading) {
             atomic_store_explicit(&device->is_unloaded, 1, memory_order_relaxed);
             return DP_ERR_SYSTEM;

@@ -383,8 +383,8 @@ static dp_status_t store_get(const elsewhere_t *self, const char *key, char *tex
                         key, limit);
 }
 
-/* Rank 0 learns whether all ranks are on its node, as a node's local socket is out of reach for
- * others, and a port is more than a node needs. */
+/* Are all ranks on rank 0's node? Then a local socket serves them and no port opens; else a port
+ * must. Only rank 0 learns it. */
 static dp_status_t compare_nodes(elsewhere_t *self, dp_error_t *error)
 {
     char key[32], node[DP_NODE_IDENTITY_TEXT];

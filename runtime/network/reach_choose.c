@@ -372,7 +372,8 @@ static int has_version(const dp_reach_card_t *card, int version)
     return 0;
 }
 
-/* 1: all reach this node, by the version of IP that does not lead to some other node. */
+/* Explains a node that all others reach, but by a version of IP by which some other node is not
+ * reached. 1: it is one. */
 static int explain_version(text_t *text, const dp_reach_card_t *cards,
                            const dp_reach_survey_t *surveys, int node_count, int node,
                            const char *const *names)

@@ -63,11 +63,12 @@ void dp_silence_repeat_often(int fd);
 
 void dp_silence_init(dp_silence_t *silence, uint64_t timeout_ns);
 void dp_silence_beat(dp_silence_t *silence, uint64_t now_ns);
-/* This side had no core for so long: that is no silence of the other one, which may have had none
- * either, and whose beats may not have been read yet. */
+/* This process stood still for for_ns. That time is not the peer's silence: its beats may be
+ * unread, and it may have stood still, too. */
 void dp_silence_stood_still(dp_silence_t *silence, uint64_t for_ns);
 /* Notes the counters of now; returns when the other end last gave a sign of life, 0: never. On a
- * bad link a later time, by which the silence is as long as it counts. */
+ * bad link the time returned is later, so that the caller's limit is reached only after
+ * DP_SILENCE_PATIENCE times that silence. */
 uint64_t dp_silence_look(dp_silence_t *silence, const dp_silence_counters_t *counters,
                          uint64_t now_ns);
 

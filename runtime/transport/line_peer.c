@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #define RETRY_NS (20ull * 1000000) /* until a refused connection is tried again */
-/* For a listener that is gone: its rank died, or it left in order before this line was open. Of the
- * first lower may tell, too; of the second it tells nothing, and this rank leaves soon. */
+/* How long a refused connection is tried. The listener's rank died (the transport below may report
+ * that), or left in order before this line was open (nothing reports it; this rank leaves soon). */
 #define REFUSED_NS (2000ull * 1000000)
 /* For messages that its process sent before its end, which lower may not have read yet. */
 #define LAST_MESSAGES_NS (10ull * 1000000)

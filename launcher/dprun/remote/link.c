@@ -71,9 +71,8 @@ void dp_link_close(dp_link_t *link)
     }
 }
 
-/* An orderly end waits behind what is not acknowledged, for ever where no acknowledgement arrives.
- * Until then the kernel repeats what it sent, which the other side takes for a sign of life. A
- * reset waits for nothing. */
+/* close() waits for acknowledgements, for ever where none arrives, and the kernel's retransmissions
+ * meanwhile look like signs of life to the other side. So reset: that waits for nothing. */
 void dp_link_give_up(dp_link_t *link)
 {
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};

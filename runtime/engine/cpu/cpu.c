@@ -15,8 +15,8 @@
 
 #include "runtime/base/inject.h"
 
-/* How long the cause of a rank's absence is waited for: this long for a coordinator without a core,
- * and twice DP_PEER_TIMEOUT, as one that was away counts a neighbour's silence from its return. */
+/* How long to wait for the message that says why a rank left: this long, as a coordinator may lack
+ * a core, plus 2 x DP_PEER_TIMEOUT, as one that stood still counts a neighbour's silence anew. */
 #define CAUSE_LEAST_NS (1000ull * 1000000)
 
 static dp_cpu_engine_t *cpu_engine_of(dp_engine_t *engine)

@@ -490,8 +490,8 @@ void dp_link_watch(dp_link_t *link, dp_activity_t *activity)
     link->activity = activity;
 }
 
-/* A connection that the other side has not answered yet, as it is not in the engine, keeps UCX's
- * descriptor ready: it waits for room to write, which there is. Then polling is no sleep. */
+/* A connection that the peer has not accepted yet, as it is not in the engine, keeps UCX's
+ * descriptor ready, so poll() returns at once. After FALSE_WAKES such returns, sleep a moment. */
 static void rest(dp_link_t *link)
 {
     link->false_wakes++;
@@ -563,7 +563,8 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
 
         const int is_over = !at->in.is_pending && !at->out.is_pending;
 
-        /* A peer that said farewell and left at once is lost, and was not missed. */
+        /* A peer that said farewell and closed at once: its connection is marked lost, but nothing
+         * is missing. */
         if (is_over && !at->in.is_failed && !at->out.is_failed) {
             done++;
         } else if (at->in.is_failed || at->out.is_failed || link->peers[done]->is_lost ||
