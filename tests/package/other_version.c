@@ -178,6 +178,54 @@ static void train(void)
     dp_gradients_destroy(gradients);
 }
 
+static void make_step(dp_gradients_t *gradients)
+{
+    CHECK(dp_gradients_ready(gradients, 0, NULL) == DP_OK, "ready");
+    CHECK(dp_gradients_sync(gradients, NULL) == DP_OK, "sync");
+}
+
+/* A struct that the library reads: the number of good steps, which FEWER lacks, becomes 0 there and
+ * is neither kept nor read from behind the struct. */
+static void set_loss_scale(void)
+{
+    struct {
+        dp_loss_scale_t state;
+        uint64_t canary;
+    } scale = {DP_LOSS_SCALE_INIT, CANARY};
+    float weight[1] = {1.0f}, gradient[1] = {8.0f};
+    const dp_gradient_t tensor = {"scaled", weight, gradient, 1, DP_F32};
+    dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;
+    dp_gradients_t *gradients;
+    double after = 8.0;
+
+    options.initial_loss_scale = 4.0;
+    options.growth_interval = 2;
+    CHECK(dp_gradients_create(dp, &tensor, 1, &options, &gradients) == DP_OK, "create");
+    make_step(gradients);
+    scale.state.scale = 8.0;
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        scale.state.size = bad_sizes[i];
+        CHECK(dp_gradients_loss_scale_set(gradients, &scale.state) == DP_ERR_INVALID, "size %zu",
+              bad_sizes[i]);
+    }
+    scale.state.size = sizeof(scale.state);
+#ifdef MORE
+    scale.state.added = 1;
+    check_refusal(dp_gradients_loss_scale_set(gradients, &scale.state), NULL, "dp_loss_scale_t");
+    scale.state.added = 0;
+#endif
+#ifndef FEWER
+    scale.state.good_steps = 1;
+    after = 16.0;
+#endif
+    CHECK(dp_gradients_loss_scale_set(gradients, &scale.state) == DP_OK, "set");
+    make_step(gradients);
+    CHECK(dp_gradients_loss_scale_get(gradients, &scale.state) == DP_OK, "get");
+    CHECK(scale.state.scale == after, "%g, not %g", scale.state.scale, after);
+    CHECK(scale.canary == CANARY, "written beyond the program's struct");
+    dp_gradients_destroy(gradients);
+}
+
 /* Every struct of dp_shards_t, with something behind it that must stay. */
 static void shard(void)
 {
@@ -231,7 +279,10 @@ static void shard(void)
           "written beyond the program's struct");
 #ifdef MORE
     CHECK(row.row.added == 42 && memory.memory.added == 42 && scale.state.added == 42, "written");
+    check_refusal(dp_shards_loss_scale_set(shards, &scale.state), NULL, "dp_loss_scale_t");
+    scale.state.added = 0;
 #endif
+    CHECK(dp_shards_loss_scale_set(shards, &scale.state) == DP_OK, "set");
     dp_shards_destroy(shards);
 }
 
@@ -266,6 +317,7 @@ int main(void)
     start();
     operate();
     train();
+    set_loss_scale();
     shard();
     count();
     CHECK(dp_finalize(dp) == DP_OK, "finalize");
