@@ -4,6 +4,9 @@
  * bucket_op.c says what the engine is asked for; bucket_stages.c copies on both sides of the
  * engine's operation, or bucket_async.c has the device do it; bucket.c queues all that on the
  * streams. `index` is a piece of the bucket throughout.
+ *
+ * runner.c calls dp_bucket_start() on the thread that runs the launch; the functions that copy run
+ * on the threads of the streams.
  */
 #ifndef DP_FUSION_BUCKET_H
 #define DP_FUSION_BUCKET_H

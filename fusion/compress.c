@@ -5,6 +5,8 @@
  * because the sums of single machines can be larger than the sum of all, and gradients grow tenfold
  * from one step to the next at the start of a training. An element 2^21 times smaller than the
  * largest is still a normal number there.
+ *
+ * Called by job.c for each tensor of a launch, on the thread that runs the launch.
  */
 #include "fusion/compress.h"
 

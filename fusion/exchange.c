@@ -1,6 +1,10 @@
 /*
  * exchange.c - what an item that moves blocks between single ranks asks of the engine, and the
  * checksum of what any item gives.
+ *
+ * job.c and bucket_op.c call it on the thread that runs the launch; under DP_CHECK submit.c
+ * (coordinator/api) takes the checksum when an operation is submitted and bucket.c when it is
+ * carried out. It must not know how the engine moves the blocks.
  */
 #include "fusion/exchange.h"
 

@@ -1,6 +1,6 @@
 /*
- * fused_buffers.c - the ring of fused buffers, in memory the engine can reduce in. The picture is
- * in fused_buffers.h.
+ * fused_buffers.c - the ring of fused buffers, in memory the engine can reduce in. fused_buffers.h
+ * has the picture, the callers and their thread.
  */
 #include "fusion/fused_buffers.h"
 

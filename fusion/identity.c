@@ -1,5 +1,8 @@
 /*
  * identity.c - what a rank that has joined gives to a reduction: the element that changes nothing.
+ *
+ * Called by bucket_stages.c on the thread of the pack stream, and by late.c (coordinator/api) when
+ * a rank launches without data of its own.
  */
 #include "fusion/identity.h"
 

@@ -2,7 +2,8 @@
  * cast.c - packing, unpacking and the two halves of a compressed reduction.
  *
  * Compiled once per instruction set. Works block by block like reduce.c; an fp32 block in between
- * is needed only where both sides are 16-bit types and a scale is asked for.
+ * is needed only where both sides are 16-bit types and a scale is asked for. The engines and the
+ * pipeline call it through select.c, on any thread.
  */
 #include "kernels/vector.h"
 

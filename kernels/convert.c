@@ -1,5 +1,6 @@
 /*
- * convert.c - the scalar conversions as functions, for code that is not a kernel.
+ * convert.c - the scalar conversions as functions, for code that is not a kernel: naive.c and
+ * tests.
  */
 #include "kernels/kernels.h"
 #include "kernels/convert.h"

@@ -1,5 +1,7 @@
 /*
  * cuda_tally.c - what a device has summed up in limbs, as the tally the rest of the house knows.
+ *
+ * Called by runtime/device/cuda_completion.c, on the device's completion thread.
  */
 #include "kernels/cuda.h"
 

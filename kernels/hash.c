@@ -3,6 +3,8 @@
  *
  * Four lanes of multiply and rotate over 32-byte stripes keep the multiplier busy; the length and
  * the lanes are folded together at the end. Bytes are read little-endian, so machines agree.
+ *
+ * Called where weights, buffers in flight or program orders are compared; on any thread.
  */
 #include "kernels/kernels.h"
 

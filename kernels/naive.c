@@ -3,6 +3,8 @@
  *
  * Element by element, no blocks, no vectors; the only order that is not the obvious one is that of
  * the sum of squares, which kernels.h defines by blocks of 16 interleaved sums.
+ *
+ * Only tests and benchmarks call it, to compare the fast kernels with it.
  */
 #include "kernels/naive.h"
 #include "kernels/variant.h"

@@ -3,7 +3,8 @@
  *
  * Compiled once per instruction set. A block is reduced, tallied while it lies in the first-level
  * cache, and written to every output. The f32 sum of up to 8 inputs is the path that must reach the
- * speed of memory; everything else takes one pass over the block per input.
+ * speed of memory; everything else takes one pass over the block per input. The engines call it
+ * through select.c, on the thread that runs an operation.
  */
 #include "kernels/vector.h"
 

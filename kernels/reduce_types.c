@@ -2,7 +2,8 @@
  * reduce_types.c - reductions of integers, bool and f64: one plain loop per type and operation.
  *
  * Compiled once per instruction set; the compiler makes the vectors. Integers are reduced in their
- * unsigned twin, widened where C would promote them to int, so that they wrap.
+ * unsigned twin, widened where C would promote them to int, so that they wrap. The engines call it
+ * through select.c, on the thread that runs an operation.
  */
 #include "kernels/vector.h"
 

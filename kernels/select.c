@@ -3,6 +3,8 @@
  *
  * The choice is a few bit tests of what the C runtime found at start, so it is made per call and
  * nothing has to be remembered.
+ *
+ * Called by the engines, the pipeline and coordinator/api, on any thread.
  */
 #include "kernels/kernels.h"
 #include "kernels/variant.h"

@@ -4,6 +4,9 @@
  * A block's sum is a double; cut at 2^-320 it is an integer of at most 53 bits shifted to its place
  * in a 640-bit number. Integer addition is associative, and so is saturating it at the top, so the
  * order in which blocks, pieces and ranks are merged does not show.
+ *
+ * The kernels add blocks to a tally; engines, pipeline and coordinator/api merge and read them.
+ * Each tally is one thread's at a time.
  */
 #include "kernels/kernels.h"
 #include "kernels/variant.h"

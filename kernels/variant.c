@@ -1,5 +1,5 @@
 /*
- * variant.c - the table of one instruction set. Compiled once for each.
+ * variant.c - the table of one instruction set. Compiled once for each; select.c reads the tables.
  */
 #include "kernels/variant.h"
 

@@ -2,9 +2,10 @@
  * context.h - one rank of a world: everything that a dp_context_t owns, and its groups.
  *
  * Every file of coordinator/api works on it. Three sorts of threads come here: the program's (any
- * number, in functions of dp.h), the coordinator's (callbacks of the loop) and those of the data
- * plane (callbacks of the pipeline). Fields say which lock or thread they belong to; those that say
- * nothing are written before the context is handed out. What is one operation's is in request.h.
+ * number, in functions of dp.h), the one that owns progress (callbacks of the loop) and those of
+ * the data plane (callbacks of the pipeline). Fields say which lock or thread they belong to; those
+ * that say nothing are written before the context is handed out. What is one operation's is in
+ * request.h.
  */
 #ifndef DP_COORDINATOR_CONTEXT_H
 #define DP_COORDINATOR_CONTEXT_H

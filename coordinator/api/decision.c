@@ -1,5 +1,6 @@
 /*
- * decision.c - norm, skip, clip factor and loss scale out of a step's figures.
+ * decision.c - norm, skip, clip factor and loss scale out of a step's figures. decision.h says who
+ * calls it, on which thread.
  *
  * The loss scale is a power of two, so that multiplying by it and dividing again lose nothing. It
  * moves so (DeepSpeed and Megatron do the same; Micikevicius et al. 2018, arXiv:1710.03740):

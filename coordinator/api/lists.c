@@ -1,6 +1,6 @@
 /*
  * lists.c - compares lists of numbers between the ranks of a group: first how long they are, then
- * what is in them, in two allgathers.
+ * what is in them, in two allgathers. lists.h says for whom, and on which thread.
  */
 #include "coordinator/api/lists.h"
 

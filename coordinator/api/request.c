@@ -3,8 +3,9 @@
  * runtime and the program have let it go. request.h has the picture.
  *
  * Requests are made when more are in flight than ever before; otherwise submitting allocates
- * nothing. Called by submit.c on the program's threads, by launch.c on the coordinator's, and by
- * completions on the data plane's. It must not know how ranks agree or how data moves.
+ * nothing. Called by submit.c and wait.c on the program's threads, by launch.c and late.c on the
+ * thread that owns progress or on one of the data plane, and by context.c at the end. It must not
+ * know how ranks agree or how data moves.
  */
 #include "coordinator/api/context.h"
 

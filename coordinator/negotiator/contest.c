@@ -6,7 +6,7 @@
  * has launched the first list meanwhile. In that case the second list is the first announcement of
  * the next occurrence: its ranks are not told of the launch and do not announce it again. So what
  * arrives after READY went up is kept here until the occurrence is over, and so is PARTIAL, which a
- * child sends once. Called by agree.c and receive.c.
+ * child sends once. Called by agree.c and receive.c, on the thread that drives the negotiator.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

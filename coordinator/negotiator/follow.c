@@ -3,7 +3,7 @@
  *
  * Each item is checked against what this rank and its children have announced, applied, and passed
  * on, byte for byte, to the children that it concerns, or that have such ranks below them. Called
- * by receive.c for each item of a frame.
+ * by receive.c for each item of a frame, on the thread that drives the negotiator.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -3,7 +3,8 @@
  *
  * All groups negotiate on the one tree. Of a group a rank needs to know only where the members lie:
  * at itself, or below which child. The tree is known everywhere, so one table from rank to child,
- * made once, answers that for every group. Rules about what members do live elsewhere.
+ * made once, answers that for every group. Rules about what members do live elsewhere. Called by
+ * the negotiator's other files, on the thread that drives it.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -6,6 +6,10 @@
  * submits, unless it had announced that occurrence before: on an edge READY comes before the JOIN
  * that follows it. The ranks that are absent are counted on the way up, and LAUNCH carries their
  * number.
+ *
+ * Called on the thread that drives the negotiator: by negotiator.c for this rank's dp_join(), by
+ * receive.c for a JOIN from below, by follow.c for JOINED, and by flush.c to send what is due.
+ * joined.c answers questions.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

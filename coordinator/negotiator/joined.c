@@ -2,7 +2,8 @@
  * joined.c - which ranks have joined a group, and what that means for one of its tensors.
  *
  * Answers questions from the group views and changes nothing else, so that agree.c, order.c and
- * stall.c can ask without knowing how a rank joins (join.c).
+ * stall.c can ask without knowing how a rank joins (join.c). On the thread that drives the
+ * negotiator.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -10,6 +10,10 @@
  *
  * A send needs two ranks only, a group to be made its members. A rank at which one of them is
  * ready, and the other known to have left, sends LACKS, and the root orders a FAILURE.
+ *
+ * Called on the thread that drives the negotiator: by negotiator.c and own.c for this rank's
+ * submissions and its end, by receive.c for KEEP and LEFT, by follow.c for CLOSED, and by flush.c
+ * to send what is due.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -1,5 +1,10 @@
 /*
- * messages.c - items and frames as bytes, and back without trusting a single one.
+ * messages.c - items and frames as bytes, and back. messages.h lists the bytes of each kind.
+ *
+ * Called on the thread that drives the negotiator: order.c, outbox.c and schedule_item.c have items
+ * written; receive.c, follow.c and schedule_item.c read them. Bytes may come from a faulty or a
+ * hostile peer: a reader checks each field before it is used, and an item that is refused keeps no
+ * memory. It must not know what an item means.
  */
 #include "coordinator/negotiator/messages.h"
 

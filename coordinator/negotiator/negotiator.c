@@ -4,6 +4,9 @@
  * A submission is checked here against what this rank has submitted before; whether the other ranks
  * agree is for agree.c. Every input is ignored after a fatal error, and once all ranks have
  * finalized.
+ *
+ * Called by coordinator/loop, on the thread that owns progress, and by the simulator; negotiator.h
+ * is the contract.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

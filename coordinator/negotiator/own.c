@@ -5,6 +5,8 @@
  * A submission arrives at once, unless an earlier occurrence of its tensor is still pending here: a
  * schedule that has ended may leave early launches, which are negotiated first. When an occurrence
  * ends, own_end.c queues the entry, and dp_own_flush() looks whether there is a next one.
+ *
+ * Called by negotiator.c, flush.c and receive.c, on the thread that drives the negotiator.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -4,6 +4,9 @@
  *
  * agree.c and the other files rely on these checks. An item that fails one is a fatal error, whose
  * text names the sender and the item. Items from the parent are for follow.c.
+ *
+ * negotiator.c calls dp_receive() for each message of a neighbour, on the thread that drives the
+ * negotiator.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

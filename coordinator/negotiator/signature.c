@@ -3,6 +3,9 @@
  *
  * Scales are compared by their bits: a rank that computed 1/3 in another way would get other
  * results, and NaN must equal itself or it could never be agreed on.
+ *
+ * The negotiator's other files call it on the thread that drives the negotiator, to compare what
+ * ranks propose, to put it into messages and to word a mismatch.
  */
 #include "coordinator/negotiator/signature.h"
 

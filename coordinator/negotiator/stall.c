@@ -9,6 +9,10 @@
  * subtrees that are not ready; each rank answers once, for itself and those below it, when they
  * have answered or its patience ends. The report goes to every rank. In a job without stalls no
  * message of this file is ever sent.
+ *
+ * Called on the thread that drives the negotiator: by agree.c, which has a tensor watched while it
+ * waits, by negotiator.c when time has passed, by follow.c for WHO, by receive.c for MISSING, and
+ * by flush.c to send what is due.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -4,6 +4,8 @@
  * Entries are made at first sight and live as long as their group, so steady state allocates
  * nothing and pointers to entries stay good; the memory of one that goes is kept until the outputs
  * which may point to it were taken. Rules about what an entry's state means live in agree.c.
+ *
+ * Called by the negotiator's other files, on the thread that drives it.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -3,6 +3,7 @@
  *
  * Reads cgroup v2 files, v1 where they are mounted, and /proc/vmstat. All of it is evidence, not
  * truth: a container may hide its cgroup. Nothing here fails; unknown is -1 (or 0 for no limit).
+ * Called by dprun and by its program on each node, on their only thread.
  */
 #ifndef DP_LAUNCHER_CGROUP_H
 #define DP_LAUNCHER_CGROUP_H

@@ -2,7 +2,7 @@
  * guard.h - the process between dprun and its agent: if both are killed, it ends what ranks
  * started.
  *
- * dprun.c forks it, and it forks the agent.
+ * dprun.c forks it on its own machine, station_job.c on any other node, and it forks the agent.
  */
 #ifndef DP_LAUNCHER_GUARD_H
 #define DP_LAUNCHER_GUARD_H

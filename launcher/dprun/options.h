@@ -3,7 +3,7 @@
  *
  * Two tables make the flags: dprun's own, here, and the settings of runtime/base/config.h. Parsing
  * starts nothing and looks at nothing but its arguments, the environment's DP_ variables and the
- * --config file.
+ * --config file. Called by dprun.c and help.c, before anything is started.
  */
 #ifndef DP_LAUNCHER_OPTIONS_H
 #define DP_LAUNCHER_OPTIONS_H

@@ -1,5 +1,6 @@
 /*
- * grow.c - arrays that double. Apart from its users, so that an analyser sees only the contract.
+ * grow.c - arrays that double, for all of dptrace. Apart from its users, so that an analyser sees
+ * only the contract.
  */
 #include <stdlib.h>
 #include <string.h>

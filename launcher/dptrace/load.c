@@ -3,7 +3,7 @@
  * joins requests with the buckets they travelled in.
  *
  * dp_timeline_load() is the entry of every subcommand. It must not know how events are arranged
- * (timeline.c) or shown.
+ * (timeline.c) or shown. main.c calls it, on dptrace's only thread.
  */
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/clocks.h"

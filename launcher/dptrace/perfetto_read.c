@@ -3,7 +3,8 @@
  * report, view and info.
  *
  * Not a reader for Perfetto files in general: a file without our recorder events is refused by
- * name. Slices are matched per track with a stack, as the format demands.
+ * name. Slices are matched per track with a stack, as the format demands. Called by load.c, on
+ * dptrace's only thread.
  */
 #include "launcher/dptrace/formats.h"
 

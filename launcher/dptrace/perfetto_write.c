@@ -4,6 +4,7 @@
  * Each rank is a packet sequence of its own with interned names, so files concatenate. A track's
  * slices are written as begin and end in order of time, with ends before begins. Flows link a
  * bucket's submit, pack, wire, unpack and wait inside a rank, and its wire slices across ranks.
+ * Called by main.c, on dptrace's only thread.
  */
 #include "launcher/dptrace/formats.h"
 

@@ -1,7 +1,8 @@
 /*
  * view.h - one HTML page that holds a timeline and everything needed to look at it.
  *
- * The page's own files lie in view/ and are embedded at build time (embed.cmake).
+ * The page's own files lie in view/ and are embedded at build time (embed.cmake). Called by main.c,
+ * on dptrace's only thread.
  */
 #ifndef DP_DPTRACE_VIEW_H
 #define DP_DPTRACE_VIEW_H

@@ -1,5 +1,8 @@
 /*
  * auth.c - challenges, proofs and tags from one shared secret, by libsodium's HMAC-SHA256.
+ *
+ * Called by both ends of every connection that proves something: the rendezvous, the lines between
+ * ranks, dprun's links, sockets of a node. Pure but for dp_random(), so on any thread.
  */
 #include "runtime/base/auth.h"
 

@@ -1,5 +1,8 @@
 /*
  * config_file.c - reads "name = value" lines; every error has the line's number.
+ *
+ * dprun's options.c calls it for --config. It must not know which settings there are: config.c
+ * does.
  */
 #include "runtime/base/config.h"
 

@@ -1,5 +1,6 @@
 /*
  * config_name.c - names of settings as people type them, and the nearest one to a misspelt name.
+ * Called by config.c, and by the command lines of dprun and dptrace. Pure.
  */
 #include "runtime/base/config.h"
 

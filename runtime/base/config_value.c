@@ -1,5 +1,6 @@
 /*
  * config_value.c - sizes, times, numbers and choices as people write them, to numbers and back.
+ * Pure; config.c calls it for settings, and command lines and DP_INJECT are read by it, too.
  */
 #include "runtime/base/config_value.h"
 

@@ -3,6 +3,9 @@
  *
  * Nothing here is linked with CUDA: without a driver the library is not there, and that is an
  * answer. It stays loaded once asked, as CUDA cannot be unloaded safely.
+ *
+ * dp_init() and dprun --check ask whether there is a driver; the plug-in asks where a library was
+ * loaded from.
  */
 #include "runtime/base/driver.h"
 

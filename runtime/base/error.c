@@ -1,5 +1,6 @@
 /*
- * error.c - formats the text of an error, cut where a character ends.
+ * error.c - formats the text of an error, cut where a character ends. Pure; any file calls it
+ * where it knows the cause first, on its own thread.
  */
 #include "runtime/base/error.h"
 

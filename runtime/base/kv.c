@@ -3,6 +3,9 @@
  *
  * Bytes from the server are treated as hostile, also after its proof: a length is checked before
  * anything is allocated or awaited for it. An error text names the server's address.
+ *
+ * Called by the bootstraps of runtime/group: on the thread of dp_init() while ranks meet; later the
+ * thread that owns progress reports how the world ended, so sending has a lock.
  */
 #include "runtime/base/kv.h"
 

@@ -1,5 +1,6 @@
 /*
  * limits.c - RLIMIT_NOFILE: raises it, and explains in words what ran into it.
+ * bootstrap.c and arena_share.c call it in dp_init().
  */
 #include "runtime/base/limits.h"
 

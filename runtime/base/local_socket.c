@@ -4,6 +4,9 @@
  *
  * connect() blocks, with a timeout set on the socket, instead of polling: while a listener's queue
  * is full the kernel serves blocking callers in turn, but tells others to come again.
+ *
+ * Used for the rendezvous of one machine, by its server and its clients, and by dprun's tunnels. It
+ * must not know what is sent.
  */
 #include "runtime/base/local_socket.h"
 

@@ -2,6 +2,8 @@
  * status.c - the names of statuses, element types, reductions and wire formats, and their sizes.
  *
  * Switches have no default, so that the compiler names a value that is missing here.
+ *
+ * Pure; called from everywhere, as a rule for the words of an error.
  */
 #include "runtime/base/common.h"
 

@@ -3,6 +3,9 @@
  *
  * The file may be foreign, truncated, of a killed rank or of one still writing: each offset is
  * checked against the bytes at hand, each record against what a record can be.
+ *
+ * dptrace calls it for the files of a job, and dprun for the last moments of a failed rank; the
+ * recorder itself (runtime/trace) does not. Each program has one thread.
  */
 #include "runtime/base/trace_format.h"
 

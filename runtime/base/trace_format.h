@@ -61,7 +61,7 @@ typedef enum dp_trace_kind {
     DP_TRACE_CLOCK = 13,     /* id: ns to add to this rank's clock to have rank 0's (two's
                                 complement), bytes: error bound in ns */
     DP_TRACE_FAULT = 14,     /* something went wrong; name: text, aux: rank + 1 or 0 */
-    DP_TRACE_CONTROL = 15,   /* coordinator thread at work (a message, a round); name, bytes */
+    DP_TRACE_CONTROL = 15,   /* the coordinator at work (a message, a round); name, bytes */
     DP_TRACE_KIND_COUNT = 16
 } dp_trace_kind_t;
 

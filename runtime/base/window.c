@@ -1,5 +1,5 @@
 /*
- * window.c - parses FILE[:steps=A-B].
+ * window.c - parses FILE[:steps=A-B]. Pure; dp_init() calls it on every rank, and dprun.
  */
 #include "runtime/base/window.h"
 

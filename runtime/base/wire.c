@@ -3,6 +3,9 @@
  * alignment.
  *
  * Every function first claims its bytes; a claim that fails leaves the rest of the message failed.
+ *
+ * Called wherever bytes leave or enter a process: coordinator, rendezvous, transports, dprun. No
+ * state, so on any thread.
  */
 #include "runtime/base/wire.h"
 

@@ -1,5 +1,6 @@
 /*
- * engine.c - what all engines have in common: names, lanes and the end.
+ * engine.c - what all engines have in common: names, lanes and the end. Called by the pipeline, the
+ * negotiator and all that words an error, on any thread.
  */
 #include "runtime/engine/engine.h"
 

@@ -3,7 +3,7 @@
  *
  * Little-endian: u32 magic, u16 version, u16 port, u32 pid, u64 start, u64 pid space, text boot,
  * text identity, u8 count, count x text address, secret [32], and nothing behind. It must not know
- * where the bytes come from.
+ * where the bytes come from. Called by beacon_file.c and bootstrap_elsewhere.c.
  */
 #include "runtime/group/beacon.h"
 

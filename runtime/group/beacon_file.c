@@ -6,6 +6,9 @@
  * nobody else may enter. The file is written under another name and renamed: a reader sees all of
  * it or nothing. Writers take turns by a lock on the directory, so that a stale file is replaced by
  * one of them and a living one by none.
+ *
+ * Called by bootstrap_elsewhere.c in dp_init(); the thread of bootstrap_server.c removes the file
+ * once all ranks have come.
  */
 #include "runtime/group/beacon.h"
 

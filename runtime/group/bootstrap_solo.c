@@ -1,5 +1,6 @@
 /*
  * bootstrap_solo.c - the bootstrap of a world of one: an exchange returns the value that was given.
+ * bootstrap.c makes it in dp_init(), where no launcher is found.
  */
 #include "runtime/group/bootstrap_internal.h"
 

@@ -1,7 +1,8 @@
 /*
  * cuda_plugin.c - the one entry of libdp-cuda.so: a table of what is in it.
  *
- * DP_WITH_NCCL is looked at here and nowhere else.
+ * DP_WITH_NCCL is looked at here and nowhere else. runtime/device/plugin.c finds the entry by its
+ * name in dp_init().
  */
 #include "runtime/device/plugin.h"
 

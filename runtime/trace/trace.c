@@ -5,6 +5,9 @@
  * Recording itself is inline in trace.h and takes no lock. The mutex guards what is rare: a new
  * track, a new name, the next chunk (once per 341 records). The room on disk is allocated before
  * the first record, because a write to a mapped file on a full disk is a SIGBUS.
+ *
+ * coordinator/api makes and ends the recorder; any thread may ask for its track and then records
+ * there alone.
  */
 #include "runtime/trace/trace.h"
 

@@ -1,6 +1,6 @@
 /*
  * mailbox.c - memory of one rank into which its neighbours on the same node write messages, and the
- * doorbell that wakes the rank. mailbox.h has the picture.
+ * doorbell that wakes the rank. mailbox.h has the picture, the callers and their threads.
  *
  * The memory is a memfd, the doorbell a pipe. A neighbour opens both under /proc/PID/fd, which the
  * kernel permits between processes of one user that may trace each other. Descriptor numbers are

@@ -1,6 +1,6 @@
 /*
  * peer_socket.c - UNIX sockets between ranks of one node: names, users, keys, and whose process it
- * is. peer_socket.h says who uses it.
+ * is. peer_socket.h says who uses it and on which thread.
  */
 #include "runtime/transport/peer_socket.h"
 

@@ -7,7 +7,8 @@
  * Both ends compare the other's user (SO_PEERCRED), and the one that connects sends a hello with
  * the key and the tag that only ranks of the job know.
  *
- * Used by unix.c for control messages and by dp_init() to try which ranks reach each other. No call
+ * Used by unix.c and unix_connect.c for control messages, on the thread that owns the transport,
+ * and by hello.c (coordinator/api) in dp_init(), to try which ranks reach each other. No call
  * blocks. It must not know what messages are.
  */
 #ifndef DP_TRANSPORT_PEER_SOCKET_H

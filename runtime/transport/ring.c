@@ -1,6 +1,6 @@
 /*
  * ring.c - a ring buffer in memory that two processes share: one writes messages, one reads them.
- * ring.h has the picture.
+ * ring.h has the picture, shm.c calls it on the thread that owns the transport.
  *
  * A message is a header of 8 bytes and its data, padded to a multiple of 8, so that a header never
  * lies across the end. The header holds the length, and the length once more mixed with its place.

@@ -1,5 +1,6 @@
 /*
- * transport.c - what all transports share: a destroy that accepts NULL.
+ * transport.c - what all transports share: a destroy that accepts NULL, called by the
+ * owner of a transport: the context, or the transport above it.
  */
 #include "runtime/transport/transport.h"
 

@@ -3,7 +3,7 @@
  *
  * Compiled in place of the other files of this folder where the option DP_WITH_SCHEDULE is off. All
  * ranks of a job must be built alike: a rank that is sent a schedule ends the world with a text
- * that says so.
+ * that says so. The hooks of schedule.h call it as they would call those files.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 

@@ -16,6 +16,7 @@
  *   detect.c             the root: finds rounds that repeat themselves, and makes a schedule of one
  *   resume.c             the root: brings an earlier schedule back
  *   catch_up.c           after a schedule: launches that not every rank could follow in time
+ *   unsettled.c          likewise: which launches are still to be agreed on
  *   late_launch.c        likewise: this rank launches late what others had launched
  *   give_up.c            likewise: late launches that would never come
  *

@@ -3,6 +3,7 @@
  *
  * One piece is under way at a time, so dprun reads no further than the rank does, by one piece. A
  * pipe or a terminal is awaited in the event loop; a file is always readable, and epoll refuses it.
+ * Called by fleet_start.c and fleet.c, on dprun's only thread.
  */
 #include <errno.h>
 #include <stdlib.h>

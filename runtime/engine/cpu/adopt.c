@@ -3,6 +3,9 @@
  *
  * All of the work is the arena's: adopted memory has an offset in it, which is how the ranks of a
  * node find each other's buffers, so that no collective needs to know.
+ *
+ * dp_register() and dp_deregister() come here through the engine's table, on the
+ * program's thread.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 

@@ -1,7 +1,8 @@
 /*
  * layout.c - an operation's elements as one line of blocks, and how ranks share it.
  *
- * It must not know about memory, ranks of nodes or transports.
+ * cpu.c lays out each operation, and the methods inside and between nodes ask for ranges, on the
+ * thread that runs the operation. It must not know about memory, ranks of nodes or transports.
  */
 #include "runtime/engine/cpu/layout.h"
 

@@ -4,6 +4,9 @@
  * The one rank there is gets what it would from ranks that give nothing (zeros of a sum, ones of a
  * product): its own data, moved and scaled as if they had travelled. Packing, fused buffers,
  * streams and order are those of a real job. Everything it says of itself begins with EMULATED.
+ *
+ * Called through the engine's table, as engine.h says for every engine; DP_EMULATE_RANKS has
+ * coordinator/api/device.c choose it.
  */
 #include "runtime/engine/emulated/emulated.h"
 

@@ -4,7 +4,8 @@
  * A sender chooses one of three methods. Input in engine memory is read where it lies (direct). A
  * few bytes are copied to its publication (eager). Everything else passes through a staging area of
  * two halves: while the receivers copy one, the sender fills the other. Between slices the traffic
- * between nodes is moved on, so it does not wait for the copying.
+ * between nodes is moved on, so it does not wait for the copying. Called by exchange.c, on the
+ * thread that runs the operation.
  */
 #include "runtime/engine/cpu/exchange/exchange.h"
 

@@ -5,6 +5,8 @@
  * fp32 until the end. On a 16-bit wire every node's sum is rounded, the own one like the others,
  * and so is the result that is sent back: all ranks end with the same bits. Whatever the partition,
  * an element meets the same operations.
+ *
+ * Called by reduce.c, on the thread that runs the operation. It must not know how chunks travel.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 

@@ -4,6 +4,10 @@
  * The first operations of a size try each method twice, and the second trial counts: the first one
  * touches fresh memory. From then on the cheaper method is used, and the other one is tried again
  * every PERIOD_CLOSE operations, or every PERIOD_CLEAR if it was clearly worse.
+ *
+ * steps.c asks before an operation and shared.c tells the time after it, on the thread that runs
+ * the operation. Only the first rank of a group on its node tells times, and its choice alone
+ * counts.
  */
 #include "runtime/engine/cpu/intra_node/method.h"
 
