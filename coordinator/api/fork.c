@@ -1,7 +1,8 @@
 /*
  * fork.c - what a context registers with runtime/base/forked.h, and the error text of a child.
  *
- * Called by context.c on the program's thread that creates or destroys the context.
+ * Called by context.c on the program's thread that creates or destroys the context, and by query.c
+ * for the text.
  */
 #include "coordinator/api/fork.h"
 

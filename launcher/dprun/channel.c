@@ -1,9 +1,9 @@
 /*
  * channel.c - messages between dprun and its agent, as datagrams with descriptors attached.
  *
- * Called by supervise.c in dprun and by agent.c in the agent, each on its only thread. Encoded
- * field by field (runtime/base/wire.h) and checked on arrival. It must not know what the messages
- * mean.
+ * Called by supervise.c in dprun, by station_job.c on another node and by agent.c in the agent,
+ * each on its only thread; check.c tries whether one works. Encoded field by field
+ * (runtime/base/wire.h) and checked on arrival. It must not know what the messages mean.
  */
 #include "launcher/dprun/channel.h"
 

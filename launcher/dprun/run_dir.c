@@ -1,9 +1,9 @@
 /*
  * run_dir.c - makes, counts, removes and prunes run directories.
  *
- * Called by dprun.c at both ends of a job, and by agent.c or guard.c where dprun was killed. A
- * running dprun holds a file lock on its directory, and so does its agent: a directory that nobody
- * has locked is of a run that is over.
+ * Called by dprun.c at both ends of a job, by station_job.c on another node, and by agent.c or
+ * guard.c where dprun was killed. A running dprun holds a file lock on its directory, and so does
+ * its agent: a directory that nobody has locked is of a run that is over.
  */
 #include "launcher/dprun/run_dir.h"
 

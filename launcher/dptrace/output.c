@@ -1,7 +1,8 @@
 /*
  * output.c - files appear whole or not at all: written beside their place, then renamed.
  *
- * Used by main.c around each writer, so that a full disk or Ctrl-C leaves an older file in place.
+ * Used by main.c around each writer, so that a full disk or Ctrl-C leaves an older file in place;
+ * all that writes JSON has its strings from here.
  */
 #include "launcher/dptrace/formats.h"
 

@@ -6,7 +6,7 @@
  * and the root counts how often its tensors are launched by negotiation. When all of them have come
  * through the same number of rounds, and one of them is announced again, a round begins, and the
  * root orders the same schedule. A schedule may begin anywhere, so a wrong guess costs its end and
- * nothing else. Called by detect.c and flush.c.
+ * nothing else. Called by detect.c and, through schedule.h, by flush.c and agree.c.
  */
 #include "coordinator/negotiator/schedule/schedule_internal.h"
 

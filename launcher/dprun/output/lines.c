@@ -1,7 +1,7 @@
 /*
  * lines.c - cuts a stream of bytes into lines; see lines.h.
  *
- * Called by output.c for each stream of each rank. Pure.
+ * Called by output.c for each stream of each rank, and by tail.c. Pure.
  */
 #include "launcher/dprun/output/lines.h"
 

@@ -2,10 +2,11 @@
  * fleet_reach.c - dprun --check: has every node try the network to every other one, and prints who
  * cannot reach whom at which address and port, and which side's firewall that points to.
  *
- * Called by check_nodes.c on dprun's only thread, once all stations have come. The nodes do what
- * the ranks of a job would do in dp_init() (runtime/network/reach.h): a first round on the
- * addresses that lead from one node to another, and where it has found no network for all, a second
- * one on all addresses, which waits for every one of them.
+ * Called by check_nodes.c on dprun's only thread, once all stations have come, and by fleet.c with
+ * what the nodes answer. The nodes do what the ranks of a job would do in dp_init()
+ * (runtime/network/reach.h): a first round on the addresses that lead from one node to another, and
+ * where it has found no network for all, a second one on all addresses, which waits for every one
+ * of them.
  */
 #include "launcher/dprun/remote/fleet_internal.h"
 

@@ -1,6 +1,6 @@
 /*
- * link.c - see link.h. Used by fleet.c in dprun and by station.c on a node, each on its only
- * thread.
+ * link.c - see link.h. Used by the files of fleet.c in dprun and of station.c on a node, each on
+ * its only thread.
  *
  * Until the proof is checked nothing but one hello of fixed size is read, for five seconds at most.
  * A callback may close the link; so after each one this file looks whether it is still there

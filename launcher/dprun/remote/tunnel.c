@@ -1,5 +1,6 @@
 /*
- * tunnel.c - see tunnel.h. Called by station.c and fleet.c, on the thread of their event loop.
+ * tunnel.c - see tunnel.h. Called by the files of station.c and fleet.c, on the thread of their
+ * event loop.
  */
 #include "launcher/dprun/remote/tunnel.h"
 
