@@ -1,5 +1,6 @@
 /*
- * fork.h - a context in a child that its process forked: every call of dp.h refuses it there.
+ * fork.h - a context in a child that its process forked: every call of dp.h refuses it there, on
+ * the thread that makes the call.
  */
 #ifndef DP_COORDINATOR_FORK_H
 #define DP_COORDINATOR_FORK_H

@@ -5,6 +5,9 @@
  * messages are matched by a 64-bit tag that carries the sender's rank. A peer's death is an error
  * of its endpoint. dp_link_is_lost() tells of it when it is asked, and nothing else does: a rank
  * that has left in order loses its connection too.
+ *
+ * cpu.c and introduce.c make a link in dp_init() and end it; the other files of this folder send
+ * and receive on the thread that runs operations. Only dp_link_wake() may come from any thread.
  */
 #ifndef DP_ENGINE_CPU_LINK_H
 #define DP_ENGINE_CPU_LINK_H
