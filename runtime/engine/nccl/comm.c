@@ -613,7 +613,7 @@ void dp_nccl_keep_end(dp_nccl_group_t *group)
  *
  * ncclCommRevoke() would tell them one after the other. But it is not in NCCL before 2.28.7; it
  * must not be called while a call is in progress, as it then frees what the abort needs once more;
- * and at its end it takes back the word that stops the kernels, which the abort may have just set.
+ * and at its end it clears NCCL's flag that stops the kernels, which the abort may have just set.
  */
 static void *break_group(void *argument)
 {
