@@ -3,8 +3,8 @@
  * over, and a descriptor that is readable while the list is not empty.
  *
  *     submission   dp_completions_reserve()   program's thread, context's lock held; may fail
- *     completion   dp_completions_push()      the data plane's, or the owner of progress; never
- * fails waiting      dp_completions_fd(), dp_completions_read()   the program's threads
+ *     completion   dp_completions_push()      owner of progress or data plane; never fails
+ *     waiting      dp_completions_fd(), dp_completions_read()   the program's threads
  *
  * Room for a cookie is made when its operation is submitted, which may fail, so that its completion
  * cannot. It must not know what the operations do.
