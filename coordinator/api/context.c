@@ -85,6 +85,7 @@ static dp_status_t make_far_transport(dp_context_t *context, const int *ranks, i
                                        .secret = &context->bootstrap->secret,
                                        .ranks = ranks,
                                        .count = count,
+                                       .own_ip = context->network_ip,
                                        .network_interface = config->net_interface,
                                        .beat_ns = config->heartbeat_ns,
                                        .timeout_ns = config->peer_timeout_ns,

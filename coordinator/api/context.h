@@ -22,6 +22,7 @@
 #include "runtime/base/forked.h"
 #include "runtime/base/window.h"
 #include "runtime/device/plugin.h"
+#include "runtime/network/interface.h"
 
 /* Ranks that work together. Lives until the context is destroyed, also after dp_group_destroy(). */
 struct dp_group {
@@ -148,6 +149,8 @@ struct dp_context {
     dp_topology_t topology;
     int has_topology;
     int is_one_network; /* every rank is at 127.0.0.1 */
+    dp_ip_t network_ip; /* this node's, which the others reach (network.c); version 0: on one
+                           network there is no search for it */
     int cores_each; /* cores that each rank of this machine has for itself; 0: they take turns; 2:
                        or more (core_share.h) */
 

@@ -160,6 +160,7 @@ static void adopt_chosen_network(const search_t *search)
     _Static_assert(sizeof(context->config.net_interface) >= IF_NAMESIZE, "any name fits");
     snprintf(context->config.net_interface, sizeof(context->config.net_interface), "%s", own->name);
     context->config.net_version = own->ip.version;
+    context->network_ip = own->ip;
     if (search->reach == NULL) return; /* one rank of a node says it */
     dp_log_info(&context->log, "network: %s with %s leads to the other %s", own->name,
                 dp_ip_format(&own->ip, ip), search->node_count > 2 ? "nodes" : "node");

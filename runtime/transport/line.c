@@ -522,7 +522,7 @@ dp_status_t dp_transport_line_create(const dp_line_options_t *options, dp_transp
         status = dp_error_set(error, DP_ERR_SYSTEM, "rank %d: no epoll or timer: %s", self->rank,
                               strerror(errno));
     } else {
-        status = dp_line_listen(self, options->network_interface, error);
+        status = dp_line_listen(self, &options->own_ip, options->network_interface, error);
     }
     if (status != DP_OK) {
         line_destroy(&self->base);

@@ -17,6 +17,7 @@
 #define DP_TRANSPORT_LINE_H
 
 #include "runtime/base/auth.h"
+#include "runtime/network/interface.h"
 #include "runtime/transport/transport.h"
 
 typedef struct dp_line_options {
@@ -24,6 +25,7 @@ typedef struct dp_line_options {
     const dp_secret_t *secret; /* of this world, the same on all ranks; borrowed during the call */
     const int *ranks; /* [count] neighbours on other nodes; copied. The relation is mutual */
     int count;
+    dp_ip_t own_ip; /* where this rank's end of each line is; version 0: the next line tells */
     const char *network_interface; /* whose address is used; "": the first one of this node */
     uint64_t beat_ns;
     uint64_t timeout_ns; /* 0: silence is never death */

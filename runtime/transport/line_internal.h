@@ -154,8 +154,10 @@ void dp_line_end(dp_line_peer_t *peer, int must_reset);
 
 /* ---- line_listen.c -------------------------------------------------------------------------- */
 
-/* Finds the address of the interface, and listens there if somebody is to connect. */
-dp_status_t dp_line_listen(dp_line_t *self, const char *network_interface, dp_error_t *error);
+/* Finds this rank's address, as dp_line_options_t says, and listens there if somebody is to
+ * connect. */
+dp_status_t dp_line_listen(dp_line_t *self, const dp_ip_t *own_ip, const char *network_interface,
+                           dp_error_t *error);
 void dp_line_stop_listening(dp_line_t *self);
 void dp_line_accept_some(dp_line_t *self);
 void dp_line_read_hello(dp_line_t *self, dp_line_unproven_t *entry);

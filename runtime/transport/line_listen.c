@@ -148,11 +148,14 @@ static int make_listener(dp_line_t *self)
     return dp_line_watch(self, self->listener, EPOLLIN, DP_LINE_LISTENER, 0);
 }
 
-dp_status_t dp_line_listen(dp_line_t *self, const char *network_interface, dp_error_t *error)
+dp_status_t dp_line_listen(dp_line_t *self, const dp_ip_t *own_ip, const char *network_interface,
+                           dp_error_t *error)
 {
     char where[80];
 
-    if (find_own_address(self, network_interface) != 0) {
+    if (own_ip->version != 0) {
+        self->own_bytes = dp_ip_socket_address(own_ip, 0, &self->own);
+    } else if (find_own_address(self, network_interface) != 0) {
         return dp_error_set(error, DP_ERR_SYSTEM,
                             "rank %d: the network interface %s has no address (DP_NET_INTERFACE "
                             "names another one)",

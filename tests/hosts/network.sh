@@ -139,6 +139,11 @@ version_6) # no address of version 4 but loopback's
     meets '[fd99::1]'
     uses c "eth0 with fd99::3"
     meets a.v6 ;;
+version_mixed) # b alone has no address of version 4
+    on b ip -4 addr flush dev eth0
+    meets '[fd99::1]'
+    uses a "eth0 with fd99::1"
+    uses b "eth0 with fd99::2" ;;
 quiet) # while the job runs nothing listens but on the chosen interface
     second_nic a b c
     rounds=(1 3)

@@ -132,8 +132,8 @@ typedef struct pair {
 static const dp_secret_t secret = {{1, 2, 3}};
 static const dp_secret_t old_secret = {{1, 2, 4}};
 
-static void pair_make_with(pair_t *pair, uint64_t start_ns, uint64_t timeout_ns,
-                           const dp_secret_t *of_rank_1)
+static void pair_make_at(pair_t *pair, const dp_ip_t *own_ip, uint64_t start_ns,
+                         uint64_t timeout_ns, const dp_secret_t *of_rank_1)
 {
     char lo[IF_NAMESIZE];
     dp_error_t error = {0};
@@ -146,6 +146,7 @@ static void pair_make_with(pair_t *pair, uint64_t start_ns, uint64_t timeout_ns,
                                      .secret = i == 1 ? of_rank_1 : &secret,
                                      .ranks = &other,
                                      .count = 1,
+                                     .own_ip = *own_ip,
                                      .network_interface = lo,
                                      .beat_ns = 5 * MS,
                                      .timeout_ns = timeout_ns,
@@ -167,6 +168,14 @@ static void pair_make_with(pair_t *pair, uint64_t start_ns, uint64_t timeout_ns,
     }
     pair->box[0]->other = pair->box[1];
     pair->box[1]->other = pair->box[0];
+}
+
+static void pair_make_with(pair_t *pair, uint64_t start_ns, uint64_t timeout_ns,
+                           const dp_secret_t *of_rank_1)
+{
+    const dp_ip_t first_of_loopback = {0};
+
+    pair_make_at(pair, &first_of_loopback, start_ns, timeout_ns, of_rank_1);
 }
 
 static void pair_make(pair_t *pair, uint64_t start_ns, const dp_secret_t *of_rank_1)
@@ -210,11 +219,10 @@ static void expect(pair_t *pair, int rank, int alive, dp_transport_event_t *even
     }
 }
 
-static void pair_open(pair_t *pair)
+static void expect_open(pair_t *pair)
 {
     dp_transport_event_t event = {0};
 
-    pair_make(pair, PATIENCE_NS, &secret);
     pair_connect(pair, 0);
     pair_connect(pair, 1);
     for (int rank = 0; rank < 2; rank++) {
@@ -222,6 +230,12 @@ static void pair_open(pair_t *pair)
         assert_int_equal(event.kind, DP_TRANSPORT_ALIVE);
         assert_int_equal(event.rank, 1 - rank);
     }
+}
+
+static void pair_open(pair_t *pair)
+{
+    pair_make(pair, PATIENCE_NS, &secret);
+    expect_open(pair);
 }
 
 static void expect_loss(pair_t *pair, int rank, const char *part)
@@ -398,6 +412,24 @@ static void line_that_does_not_open_to_a_silent_rank_is_no_loss_of_its_own(void 
     pair_connect(&pair, 1); /* accepted by the kernel; rank 0 never looks */
     while (dp_now_ns() < until_ns)
         assert_int_equal(poll_once(&pair, 1, &event), DP_ERR_PENDING);
+    pair_destroy(&pair);
+}
+
+/* The search for the network may have found a second address of an interface, or its IPv6 address
+ * where it has one of version 4, too: 127.0.0.1 is the first of loopback. */
+static void line_is_at_the_address_that_it_was_given(void **state)
+{
+    static const uint8_t given[] = {4, 127, 0, 0, 2};
+    dp_ip_t own_ip;
+    pair_t pair;
+
+    (void)state;
+    assert_true(dp_ip_parse("127.0.0.2", &own_ip));
+    pair_make_at(&pair, &own_ip, PATIENCE_NS, 3000 * MS, &secret);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_memory_equal(pair.address[rank] + DP_LINE_NONCE_BYTES, given, sizeof(given));
+    }
+    expect_open(&pair);
     pair_destroy(&pair);
 }
 
@@ -583,6 +615,7 @@ int main(void)
         cmocka_unit_test(line_to_nobody_is_a_loss),
         cmocka_unit_test(line_that_does_not_open_to_a_silent_rank_is_no_loss_of_its_own),
         cmocka_unit_test(line_that_does_not_open_is_a_loss_with_its_address),
+        cmocka_unit_test(line_is_at_the_address_that_it_was_given),
         cmocka_unit_test(line_strangers_are_refused_by_name),
         cmocka_unit_test(line_of_a_rank_with_an_old_secret_is_refused),
         cmocka_unit_test(line_beat_that_is_forged_ends_it),
