@@ -17,3 +17,5 @@ foreach(name starter beacon pmi core_share fabric) # how others' jobs are found;
 endforeach()
 dp_test(test_silence SOURCES runtime/network/test_silence.c LIBS dp_network)
 dp_test(test_reach SOURCES runtime/network/test_reach.c LIBS dp_network TIMEOUT 60)
+dp_test(test_resolve SOURCES runtime/network/test_resolve.c LIBS dp_network TIMEOUT 60)
+target_link_options(test_resolve PRIVATE -Wl,--wrap=getaddrinfo)

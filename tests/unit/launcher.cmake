@@ -8,3 +8,5 @@ foreach(name options lines report job remote knock nodes_join rendezvous)
   target_link_options(test_${name} PRIVATE
                       -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 endforeach()
+dp_test(test_station SOURCES launcher/test_station.c LIBS dp_launcher TIMEOUT 60)
+target_link_options(test_station PRIVATE -Wl,--wrap=getaddrinfo)

@@ -3,7 +3,8 @@
  * until one proves itself or the time is over. Called by station.c.
  *
  * An address may lead to another machine that has it too (a bridge of containers), or to nothing;
- * only the proof of the job's secret tells.
+ * only the proof of the job's secret tells. A name is looked up in a thread: a name service may
+ * take longer than the whole start, while signals and the other addresses have to be served.
  */
 #include "launcher/dprun/remote/station_internal.h"
 
@@ -46,13 +47,23 @@ static int has_open_dial(const dp_station_t *station)
     return 0;
 }
 
-/* Another round when all of this one have failed. */
+static void end_lookup(dp_station_t *station)
+{
+    if (station->on_lookup != NULL) event_free(station->on_lookup);
+    station->on_lookup = NULL;
+    dp_resolution_free(station->lookup);
+    station->lookup = NULL;
+}
+
+/* Another round when all of this one have failed. One without an open dial while a name is looked
+ * up comes to nothing, and looks at the time. */
 static void check_round(dp_station_t *station)
 {
     const struct timeval pause = {0, REDIAL_US};
 
     if (station->link != NULL || has_open_dial(station)) return;
     if (dp_now_ns() >= station->dial_deadline_ns) {
+        if (station->lookup != NULL) note_failure(station, "the name service does not answer");
         dp_station_end(station, 1);
     } else if (station->redial != NULL) {
         event_add(station->redial, &pause);
@@ -104,26 +115,61 @@ static void dial_address(dp_station_t *station, const struct addrinfo *address)
     if (dial->connected == NULL || event_add(dial->connected, &patience) != 0) close_dial(dial);
 }
 
+/* 0: the text is a name. Takes a scope, too: fe80::1%eth0. */
+static int dial_numeric(dp_station_t *station, const char *text)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char port[8];
+
+    snprintf(port, sizeof(port), "%u", station->options->ticket.port);
+    if (getaddrinfo(text, port, &hints, &found) != 0) return 0;
+    dial_address(station, found);
+    freeaddrinfo(found);
+    return 1;
+}
+
+static void on_lookup(evutil_socket_t fd, short what, void *context)
+{
+    dp_station_t *station = context;
+    char addresses[DP_STATION_DIALS][DP_RESOLVE_ROOM];
+    dp_error_t error = {DP_OK, ""};
+    int count = 0;
+
+    (void)fd;
+    (void)what;
+    if (dp_resolution_read(station->lookup, addresses, DP_STATION_DIALS, &count, &error) != DP_OK)
+        note_failure(station, error.text);
+    end_lookup(station);
+    for (int i = 0; i < count; i++)
+        (void)dial_numeric(station, addresses[i]);
+    check_round(station);
+}
+
+/* A ticket has one name at most. */
+static void start_lookup(dp_station_t *station, const char *name)
+{
+    dp_error_t error = {DP_OK, ""};
+
+    if (station->lookup != NULL) return; /* of an earlier round */
+    if (dp_resolution_start(name, &station->lookup, &error) != DP_OK) {
+        note_failure(station, error.text);
+        return;
+    }
+    station->on_lookup =
+        event_new(station->base, dp_resolution_fd(station->lookup), EV_READ, on_lookup, station);
+    if (station->on_lookup == NULL || event_add(station->on_lookup, NULL) != 0) end_lookup(station);
+}
+
 static void dial_all(dp_station_t *station)
 {
     const dp_remote_ticket_t *ticket = &station->options->ticket;
-    char port[8];
 
     station->dial_count = 0;
-    snprintf(port, sizeof(port), "%u", ticket->port);
     for (int i = 0; i < ticket->address_count; i++) {
-        const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-        struct addrinfo *found = NULL;
-        const int failure = getaddrinfo(ticket->addresses[i], port, &hints, &found);
-
-        if (failure != 0) {
-            note_failure(station, gai_strerror(failure));
-            continue;
-        }
-        for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-            dial_address(station, at);
-        }
-        freeaddrinfo(found);
+        if (!dial_numeric(station, ticket->addresses[i]))
+            start_lookup(station, ticket->addresses[i]);
     }
     check_round(station);
 }
@@ -132,7 +178,7 @@ static void on_redial(evutil_socket_t fd, short what, void *context)
 {
     (void)fd;
     (void)what;
-    dial_all(context);
+    if (!has_open_dial(context)) dial_all(context); /* else a name was found since */
 }
 
 dp_status_t dp_station_dial(dp_station_t *station, const dp_link_events_t *events)
@@ -149,6 +195,7 @@ void dp_station_dial_done(dp_station_t *station, const dp_link_t *link)
 {
     if (station->redial != NULL) event_free(station->redial);
     station->redial = NULL;
+    end_lookup(station);
     for (int i = 0; i < station->dial_count; i++) {
         dp_station_dial_t *dial = &station->dials[i];
 

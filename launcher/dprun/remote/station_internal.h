@@ -3,7 +3,7 @@
  * station_dial.c (finds dprun), station_job.c (the agent below, output and input of its ranks),
  * station_files.c (the run directory, at the end), station_deaf.c (nothing comes from dprun),
  * station_reach.c (--check: the network to other nodes). One event loop, one thread;
- * station_reach.c adds two for as long as it listens.
+ * station_dial.c adds one while it looks a name up, station_reach.c two for as long as it listens.
  */
 #ifndef DP_LAUNCHER_STATION_INTERNAL_H
 #define DP_LAUNCHER_STATION_INTERNAL_H
@@ -15,6 +15,7 @@
 #include "launcher/dprun/remote/link.h"
 #include "launcher/dprun/remote/station.h"
 #include "launcher/dprun/remote/tunnel.h"
+#include "runtime/network/resolve.h"
 
 #define DP_STATION_SILENCE_MS ((int)(DP_REMOTE_LEASE_NS / 1000000))
 #define DP_STATION_DIALS 32
@@ -54,6 +55,9 @@ struct dp_station {
     dp_station_dial_t dials[DP_STATION_DIALS];
     int dial_count;
     struct event *redial;
+    dp_resolution_t
+        *lookup; /* of dprun's address, where the ticket has its name; NULL: none runs */
+    struct event *on_lookup;
     uint64_t dial_deadline_ns;
     dp_link_events_t dial_events;
     char dial_error[256];
