@@ -30,7 +30,7 @@
 #   libFuzzer           30 seconds for each parser: ctest runs the same targets, with their corpus and
 #                       thousands of mutations, under the address sanitizer
 #   clang-tidy          follows a function seven times as far
-#   Slurm               jobs of a real one
+#   Slurm, mpirun       jobs of real ones
 #   preset plain        the whole library without the cached schedule, which the simulator, the explorer
 #                       and the negotiator's units are built without in every run
 # Tests of many sizes have fewer of them under a sanitizer (tests/unit/sanitizer.h).

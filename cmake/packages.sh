@@ -43,7 +43,8 @@ binutils:readelf:which_C_library_a_wheel_needs"
 dp_night_packages="slurmctld:slurmctld:jobs_that_Slurm_starts
 slurmd:slurmd:nodes_of_Slurm
 slurm-client:srun:starts_jobs_there
-munge:munged:Slurm_proves_who_its_users_are"
+munge:munged:Slurm_proves_who_its_users_are
+openmpi-bin:mpirun.openmpi:mpirun_starts_jobs_there"
 
 dp_say() { printf '%s\n' "$*"; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launchers.sh - jobs on two machines under the variables that other launchers and operators leave,
-# and nothing else of them.
+# and nothing else of them; open_mpi: under mpirun itself, where there is one.
 #
 #   launchers.sh BUILD [CASE...]
 set -u
@@ -74,6 +74,15 @@ mpirun() { # rank by rank over the machines, --map-by node
             PMIX_RANK=$rank DP_RENDEZVOUS=a:29510 "$member"
     done
     met 2 1
+}
+open_mpi() { # docs/launch.md's line, for Debian's mpirun; tests run as root
+    command -v mpirun.openmpi >/dev/null || { echo "skipped: there is no mpirun (Debian: openmpi-bin)"; exit 77; }
+    DP_SECRET_FILE=$HOSTS_DIR/secret DP_RENDEZVOUS=a:29510 timeout -k 5 100 mpirun.openmpi --allow-run-as-root \
+        -H a:2,b:2 -x DP_SECRET_FILE -x DP_RENDEZVOUS "$member" >out.0 2>err.0 || bad "exit code $?"
+    met 4 2
+    DP_SECRET_FILE=$HOSTS_DIR/secret timeout -k 5 100 mpirun.openmpi --allow-run-as-root \
+        -H a:2,b:2 -x DP_SECRET_FILE "$member" >out.0 2>err.0 && bad "it started without an address"
+    grep -q DP_RENDEZVOUS err.0 || bad "the missing address is not told"
 }
 mpi_operator() { # its launcher pod: a hostfile, and sshd on the workers
     printf '%s slots=2\n' a b >hostfile
