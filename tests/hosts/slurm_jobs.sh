@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm_jobs.sh - jobs that a real Slurm starts on two machines.
 #
-#   slurm_jobs.sh BUILD [CASE...]     srun, dprun; both without any
+#   slurm_jobs.sh BUILD [CASE...]     srun, dprun, python; all without any
 set -u
 self=$(readlink -f "$0") here=$(dirname "$(readlink -f "$0")") build=$(readlink -f "$1")
 bad() { echo "FAILED: $*" >&2; tail -n +1 out err 2>/dev/null; exit 1; }
@@ -11,7 +11,7 @@ until_holds() { # COMMAND...: within a minute
 }
 nobody_left() {
     for name in a b; do
-        [ -z "$("$here/hosts.sh" --processes "$name" | grep -E 'hello|victim|dprun|slurmstepd')" ] || return 1
+        [ -z "$("$here/hosts.sh" --processes "$name" | grep -E 'hello|victim|mnist_like|dprun|slurmstepd')" ] || return 1
     done
 }
 met() { # RANKS: all of them did
@@ -73,14 +73,29 @@ srun_alone() {
     [ "$(grep -c '^learned: DP_ERR_PEER_LOST: rank 1 ' err)" = 3 ] || bad "not all know that rank 1 died"
     until_holds nobody_left
 }
+# The front end takes its world from srun alone, as programs in C do.
+python_under_srun() {
+    local python= name
+    for name in python3 /usr/bin/python3; do
+        "$name" -c 'import numpy, torch' 2>/dev/null && python=$name && break
+    done
+    [ -n "$python" ] || { echo "no python: no Python here has PyTorch (Debian: python3-torch)"; return; }
+    PYTHONPATH=$here/../../python LIBDP_PATH=$build/libdp.so.0 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
+        DP_FUSION_BYTES=1M DP_START_TIMEOUT=90s job --mpi=pmi2 \
+        "$python" "$here/../../python/examples/mnist_like.py" --epochs 1 --pictures 256 || bad "python: code $?"
+    # One world of four, not four of one.
+    [ "$(grep -c '^learned .* on 4 ranks$' out)" = 1 ] || bad "python: the ranks did not meet"
+    until_holds nobody_left
+}
 if [ "${2:-}" = inside ]; then
     cd "$HOSTS_DIR" || exit 1
     shift 2
-    [ $# -gt 0 ] || set -- srun dprun
+    [ $# -gt 0 ] || set -- srun dprun python
     for case in "$@"; do
         case $case in
         srun) srun_alone ;;
         dprun) dprun_in_an_allocation ;;
+        python) python_under_srun ;;
         *) bad "no case $case" ;;
         esac
         echo "ok $case"
