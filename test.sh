@@ -20,8 +20,8 @@
 #                       threads; sharding with every stage and number of ranks, and loss curves of every
 #                       type and level, where the others try each claim once; the rehearsal of a visit to
 #                       a GPU and its planted errors, whose steps are tests of their own; jobs on bad links, which
-#                       faults_machines has too; the Python tests over the backend in C++, which is
-#                       compiled for a minute first
+#                       faults_machines has too, and its other harms, each like one that it has; the Python
+#                       tests over the backend in C++, which is compiled for a minute first
 #   label unsanitized   under the address sanitizer: tests that differ from others in ranks, nodes,
 #                       launcher or order alone; cases of ranks in processes that do not differ from
 #                       those on threads; whole jobs of whose code smaller tests run all, and looks at
