@@ -44,6 +44,7 @@ dp_night_packages="slurmctld:slurmctld:jobs_that_Slurm_starts
 slurmd:slurmd:nodes_of_Slurm
 slurm-client:srun:starts_jobs_there
 munge:munged:Slurm_proves_who_its_users_are
+libpmix-dev:-:PMIx_of_Slurm
 openmpi-bin:mpirun.openmpi:mpirun_starts_jobs_there"
 
 dp_say() { printf '%s\n' "$*"; }
