@@ -17,11 +17,6 @@ static inline void dp_bit_set(uint64_t *bits, int bit)
     bits[bit / 64] |= (uint64_t)1 << (bit % 64);
 }
 
-static inline void dp_bit_clear(uint64_t *bits, int bit)
-{
-    bits[bit / 64] &= ~((uint64_t)1 << (bit % 64));
-}
-
 static inline size_t dp_bit_words(size_t bits)
 {
     return (bits + 63) / 64;

@@ -27,18 +27,6 @@ static void plain_free(void *user, void *memory)
     free(memory);
 }
 
-size_t gpt2_model_bytes(const gpt2_model_options_t *options)
-{
-    gpt2_layout_t *layout = NULL;
-    size_t bytes = 0;
-
-    if (gpt2_layout_create(&options->shape, &layout, NULL) != 0) return 0;
-    (void)gpt2_activations_create(options, NULL, &bytes, NULL);
-    if (!options->is_supplied) bytes += layout->arena_count * sizeof(float);
-    gpt2_layout_destroy(layout);
-    return bytes;
-}
-
 static int name_blocks(gpt2_model_t *model, gpt2_error_t *error)
 {
     int layers = model->options.shape.layers;

@@ -94,9 +94,6 @@ typedef struct gpt2_model {
 int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, gpt2_error_t *error);
 void gpt2_model_destroy(gpt2_model_t *model);
 
-/* Bytes that gpt2_model_create() takes for these options, without the gradients. */
-size_t gpt2_model_bytes(const gpt2_model_options_t *options);
-
 /* From here on passes ask there. The object is borrowed until the model is destroyed. */
 void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply);
 
