@@ -246,7 +246,7 @@ int dp_hello_try(const dp_hello_t *hello)
 {
     const dp_context_t *context = hello->context;
     const dp_topology_t *topology = &context->topology;
-    const int first = topology->node_ranks[topology->node_begin[topology->node[context->rank]]];
+    const int first = dp_topology_leader(topology, topology->node[context->rank]);
     int fd;
 
     if (first == context->rank) return 1;

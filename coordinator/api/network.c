@@ -36,16 +36,11 @@ typedef struct search {
     int *chosen;
 } search_t;
 
-static int leader_of(const dp_topology_t *topology, int node)
-{
-    return topology->node_ranks[topology->node_begin[node]];
-}
-
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
 static int is_first(const search_t *search)
 {
-    return leader_of(&search->context->topology, search->node) == search->context->rank;
+    return dp_topology_leader(&search->context->topology, search->node) == search->context->rank;
 }
 
 /* own: this node's, of its first rank. */
@@ -62,7 +57,7 @@ static dp_status_t exchange_cards(search_t *search, const char *name, const dp_r
     status =
         dp_context_exchange(context, name, own, own_bytes, &values, &bytes, deadline_ns, error);
     for (int node = 0; status == DP_OK && node < search->node_count; node++) {
-        const int rank = leader_of(&context->topology, node);
+        const int rank = dp_topology_leader(&context->topology, node);
 
         if (dp_reach_card_read(values[rank], bytes[rank], &cards[node])) continue;
         status =
@@ -89,7 +84,7 @@ static dp_status_t exchange_surveys(search_t *search, const dp_reach_survey_t *o
         dp_context_exchange(context, name, data, own_bytes, &values, &bytes, deadline_ns, error);
     free(data);
     for (int node = 0; status == DP_OK && node < search->node_count; node++) {
-        const int rank = leader_of(&context->topology, node);
+        const int rank = dp_topology_leader(&context->topology, node);
 
         dp_reach_survey_free(&search->surveys[node]);
         status = dp_reach_survey_read(values[rank], bytes[rank], search->node_count,
@@ -140,7 +135,7 @@ static dp_status_t explain(const search_t *search, dp_error_t *error)
     }
     for (int node = 0; node < search->node_count; node++) {
         snprintf(names[node], sizeof(names[node]), "%.50s (rank %d)", topology->host_name[node],
-                 leader_of(topology, node));
+                 dp_topology_leader(topology, node));
         list[node] = names[node];
     }
     dp_reach_explain(search->cards, search->surveys, search->node_count, search->chosen, list, text,

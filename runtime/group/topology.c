@@ -148,6 +148,11 @@ void dp_topology_fini(dp_topology_t *topology)
     memset(topology, 0, sizeof(*topology));
 }
 
+int dp_topology_leader(const dp_topology_t *topology, int node)
+{
+    return topology->node_ranks[topology->node_begin[node]];
+}
+
 /* ---- Tree ----------------------------------------------------------------------------------- */
 
 /* Children of entry i in a heap of count entries: *first and how many. */
@@ -157,11 +162,6 @@ static int heap_children(int i, int arity, int count, int *first)
 
     *first = (int)dp_min(begin, (int64_t)count);
     return (int)dp_min((int64_t)arity, (int64_t)count - *first);
-}
-
-static int leader_of(const dp_topology_t *topology, int node)
-{
-    return topology->node_ranks[topology->node_begin[node]];
 }
 
 static int compare_ranks(const void *left, const void *right)
@@ -178,7 +178,7 @@ int dp_tree_parent(const dp_topology_t *topology, int arity, int rank)
     const int local = topology->local_rank[rank];
 
     if (local > 0) return topology->node_ranks[topology->node_begin[node] + (local - 1) / arity];
-    return node > 0 ? leader_of(topology, (node - 1) / arity) : -1;
+    return node > 0 ? dp_topology_leader(topology, (node - 1) / arity) : -1;
 }
 
 dp_status_t dp_tree_links_init(dp_tree_links_t *tree, const dp_topology_t *topology, int arity,
@@ -208,7 +208,7 @@ dp_status_t dp_tree_links_init(dp_tree_links_t *tree, const dp_topology_t *topol
             topology->node_ranks[topology->node_begin[node] + first_local + i];
     }
     for (int i = 0; i < leader_count; i++) {
-        tree->children[tree->child_count++] = leader_of(topology, first_node + i);
+        tree->children[tree->child_count++] = dp_topology_leader(topology, first_node + i);
     }
     qsort(tree->children, (size_t)tree->child_count, sizeof(int), compare_ranks);
     return DP_OK;

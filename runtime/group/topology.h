@@ -30,6 +30,8 @@ dp_status_t dp_topology_init_keys(dp_topology_t *topology, const char *const *ke
 dp_status_t dp_topology_init_part(dp_topology_t *topology, const dp_topology_t *world,
                                   const int *ranks, int size);
 void dp_topology_fini(dp_topology_t *topology);
+/* The first rank of a node. */
+int dp_topology_leader(const dp_topology_t *topology, int node);
 
 /* One rank's links in the k-ary tree. A node's ranks hang below their leader (its lowest rank),
  * leaders form the upper tree, rank 0 is the root. */
