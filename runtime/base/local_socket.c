@@ -77,6 +77,14 @@ int dp_local_peer(int fd, uid_t *user, pid_t *pid)
     return 0;
 }
 
+int dp_local_peer_is_own(int fd)
+{
+    uid_t user;
+    pid_t pid;
+
+    return dp_local_peer(fd, &user, &pid) == 0 && user == geteuid();
+}
+
 static int connect_until(int fd, const struct sockaddr_un *name, socklen_t bytes,
                          uint64_t deadline_ns)
 {
@@ -99,8 +107,6 @@ dp_status_t dp_local_connect(const char *address, uint64_t deadline_ns, int *fd,
     const struct timeval none = {0, 0};
     socklen_t bytes;
     dp_status_t status = DP_ERR_SYSTEM;
-    uid_t user;
-    pid_t pid;
 
     if (!dp_local_is_address(address)) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s: not a local socket's name", address);
@@ -116,7 +122,7 @@ dp_status_t dp_local_connect(const char *address, uint64_t deadline_ns, int *fd,
             status = dp_error_set(error, errno == ECONNREFUSED ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM,
                                   "connecting: %s", strerror(errno));
         }
-    } else if (dp_local_peer(*fd, &user, &pid) != 0 || user != geteuid()) {
+    } else if (!dp_local_peer_is_own(*fd)) {
         status = dp_error_set(error, DP_ERR_CONFIG, "it is not a process of user %u",
                               (unsigned)geteuid());
     } else {

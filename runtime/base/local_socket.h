@@ -27,5 +27,7 @@ dp_status_t dp_local_connect(const char *address, uint64_t deadline_ns, int *fd,
 
 /* Whose process the other end is. 0, or -1: unknown. */
 int dp_local_peer(int fd, uid_t *user, pid_t *pid);
+/* 1: it is a process of this user. The kernel says it, so it cannot be forged. */
+int dp_local_peer_is_own(int fd);
 
 #endif

@@ -24,6 +24,7 @@
 
 #include "runtime/base/auth.h"
 #include "runtime/base/limits.h"
+#include "runtime/base/local_socket.h"
 #include "runtime/base/log.h"
 
 #define HELLO_MAGIC 0x4d535044u /* "DPSM" */
@@ -74,14 +75,6 @@ static socklen_t abstract_name(const uint8_t name[NAME_BYTES], struct sockaddr_u
         snprintf(address->sun_path + 4 + 2 * i, 3, "%02x", name[i]);
     }
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 4 + (size_t)2 * NAME_BYTES);
-}
-
-static int is_same_user(int fd)
-{
-    struct ucred peer;
-    socklen_t bytes = sizeof(peer);
-
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
 /* ---- One message with descriptors; SOCK_SEQPACKET keeps messages whole ---------------------- */
@@ -190,7 +183,7 @@ static int accept_one(int listener, arena_member_t *members, int *count, int roo
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd < 0) return errno == EMFILE ? -1 : 0;
-    if (*count == room || !is_same_user(fd)) {
+    if (*count == room || !dp_local_peer_is_own(fd)) {
         dp_log_warn(log, "shared memory: dropped a connection that is not from this job");
         close(fd);
         return 0;
@@ -386,7 +379,7 @@ static dp_status_t join_leader(const uint8_t name[NAME_BYTES], uint64_t tag, int
            (errno == EAGAIN || errno == EINTR) && dp_now_ns() < deadline_ns) {
         poll(NULL, 0, 1);
     }
-    if (code != 0 || !is_same_user(fd)) {
+    if (code != 0 || !dp_local_peer_is_own(fd)) {
         status = dp_error_set(error, DP_ERR_SYSTEM,
                               "shared memory: local rank %d cannot reach local rank 0: %s",
                               local_rank, code != 0 ? strerror(errno) : "not this user's");
@@ -408,7 +401,7 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
     const int node = topology->node[rank];
     const int local_rank = topology->local_rank[rank];
     const int local_size = topology->node_size[node];
-    const int leader = topology->node_ranks[topology->node_begin[node]];
+    const int leader = dp_topology_leader(topology, node);
     const int leads = local_rank == 0 && local_size > 1;
     uint8_t name[NAME_BYTES] = {0};
     void **values = calloc((size_t)bootstrap->size, sizeof(*values));

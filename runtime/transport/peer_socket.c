@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/auth.h"
+#include "runtime/base/local_socket.h"
 #include "runtime/base/wire.h"
 
 #define MAGIC 0x4e4c5044u /* "DPLN" */
@@ -89,13 +90,6 @@ static int get_peer(int fd, struct ucred *peer)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &bytes);
 }
 
-static int is_same_user(int fd)
-{
-    struct ucred peer;
-
-    return get_peer(fd, &peer) == 0 && peer.uid == geteuid();
-}
-
 static int close_with(int fd, int code)
 {
     if (fd >= 0) close(fd);
@@ -124,7 +118,7 @@ int dp_peer_socket_connect(const dp_peer_socket_address_t *to)
     if (fd < 0) return -1;
     if (connect(fd, (struct sockaddr *)&name, bytes) != 0) return close_with(fd, errno);
     /* Another user may have taken the name after this job gave it up. */
-    if (!is_same_user(fd)) return close_with(fd, EPERM);
+    if (!dp_local_peer_is_own(fd)) return close_with(fd, EPERM);
     return fd;
 }
 
@@ -133,7 +127,7 @@ int dp_peer_socket_accept(int listener)
 {
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (fd < 0 || is_same_user(fd)) return fd;
+    if (fd < 0 || dp_local_peer_is_own(fd)) return fd;
     return close_with(fd, EPERM);
 }
 
