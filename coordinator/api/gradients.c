@@ -16,22 +16,7 @@
 #include "coordinator/api/fork.h"
 #include "coordinator/api/lists.h"
 #include "coordinator/api/sized.h"
-
-static char *prefixed(const char *prefix, const char *name)
-{
-    size_t bytes = strlen(prefix) + strlen(name) + 1;
-    char *joined = malloc(bytes);
-
-    if (joined != NULL) snprintf(joined, bytes, "%s%s", prefix, name);
-    return joined;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    const char *const *x = a, *const *y = b;
-
-    return strcmp(*x, *y);
-}
+#include "coordinator/api/tensor_names.h"
 
 static dp_status_t check_options(dp_context_t *context, const dp_gradients_options_t *options,
                                  dp_decision_t *decision)
@@ -87,15 +72,16 @@ static dp_status_t copy_tensors(dp_gradients_t *gradients, const dp_gradient_t *
                                 const char *prefix)
 {
     dp_context_t *context = gradients->context;
-    const char **sorted = calloc(gradients->count, sizeof(*sorted));
+    const char **names = calloc(gradients->count, sizeof(*names));
+    const char *repeated;
     dp_status_t status = DP_OK;
 
-    if (sorted == NULL) goto no_memory;
+    if (names == NULL) goto no_memory;
     for (size_t i = 0; i < gradients->count; i++) {
         dp_parameter_t *parameter = &gradients->parameters[i];
 
         parameter->tensor = tensors[i];
-        parameter->name = prefixed(prefix, tensors[i].name);
+        parameter->name = dp_tensor_name_join(prefix, tensors[i].name);
         if (parameter->name == NULL) goto no_memory;
         /* broadcast_weights() adds "/weight" */
         if (strlen(parameter->name) + 8 > DP_NAME_MAX) {
@@ -103,19 +89,17 @@ static dp_status_t copy_tensors(dp_gradients_t *gradients, const dp_gradient_t *
                                       "gradients: name %.60s... has %zu bytes, at most %d fit",
                                       parameter->name, strlen(parameter->name), DP_NAME_MAX - 8);
         }
-        sorted[i] = parameter->name;
+        names[i] = parameter->name;
     }
-    qsort(sorted, gradients->count, sizeof(*sorted), by_name);
-    for (size_t i = 1; status == DP_OK && i < gradients->count; i++) {
-        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
-            status = dp_context_error(context, DP_ERR_INVALID,
-                                      "gradients: two tensors are called %s", sorted[i]);
-        }
+    repeated = dp_tensor_names_find_repeated(names, gradients->count);
+    if (status == DP_OK && repeated != NULL) {
+        status = dp_context_error(context, DP_ERR_INVALID, "gradients: two tensors are called %s",
+                                  repeated);
     }
-    free(sorted);
+    free(names);
     return status;
 no_memory:
-    free(sorted);
+    free(names);
     dp_context_error(context, DP_ERR_NO_MEMORY, "gradients: no memory for %zu tensors",
                      gradients->count);
     return DP_ERR_NO_MEMORY;
@@ -278,7 +262,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     gradients->hashes = calloc(count, sizeof(uint64_t));
     gradients->all_hashes =
         calloc(count * (size_t)dp_group_size(gradients->group), sizeof(uint64_t));
-    gradients->list_name = prefixed(prefix, "dp.gradients");
+    gradients->list_name = dp_tensor_name_join(prefix, "dp.gradients");
     status = DP_ERR_NO_MEMORY;
     if (gradients->parameters == NULL || gradients->hashes == NULL ||
         gradients->all_hashes == NULL || gradients->list_name == NULL) {

@@ -12,6 +12,7 @@
 #include "coordinator/api/fork.h"
 #include "coordinator/api/lists.h"
 #include "coordinator/api/sized.h"
+#include "coordinator/api/tensor_names.h"
 #include "coordinator/shards/shards.h"
 
 #define PURPOSE_MAX 16 /* "/gradients" and the like, behind a group's name */
@@ -80,33 +81,25 @@ static dp_status_t check_shards_options(dp_context_t *context, const dp_shards_o
     return check_rank_groups(context, options);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const char *const *x = a, *const *y = b;
-
-    return strcmp(*x, *y);
-}
-
 /* Two groups of one name would be DP_ERR_BUSY later; better said here. */
 static dp_status_t check_names(dp_context_t *context, const dp_shard_group_t *groups, size_t count)
 {
-    const char **sorted = calloc(count, sizeof(*sorted));
+    const char **names = calloc(count, sizeof(*names));
+    const char *repeated;
     dp_status_t status = DP_OK;
 
-    if (sorted == NULL) {
+    if (names == NULL) {
         return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
                                 count);
     }
     for (size_t i = 0; i < count; i++)
-        sorted[i] = groups[i].name;
-    qsort(sorted, count, sizeof(*sorted), by_name);
-    for (size_t i = 1; status == DP_OK && i < count; i++) {
-        if (strcmp(sorted[i - 1], sorted[i]) == 0) {
-            status = dp_context_error(context, DP_ERR_INVALID, "shards: two groups are called %s",
-                                      sorted[i]);
-        }
+        names[i] = groups[i].name;
+    repeated = dp_tensor_names_find_repeated(names, count);
+    if (repeated != NULL) {
+        status =
+            dp_context_error(context, DP_ERR_INVALID, "shards: two groups are called %s", repeated);
     }
-    free(sorted);
+    free(names);
     return status;
 }
 
@@ -233,15 +226,6 @@ static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_group_t *g
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-static char *prefixed(const char *prefix, const char *name)
-{
-    const size_t bytes = strlen(prefix) + strlen(name) + 1;
-    char *joined = malloc(bytes);
-
-    if (joined != NULL) snprintf(joined, bytes, "%s%s", prefix, name);
-    return joined;
-}
-
 /* Frees what is not the context's; half-built is fine. */
 static void free_object(dp_owned_t *owned)
 {
@@ -282,7 +266,7 @@ static dp_status_t fill_span(dp_shards_t *shards, dp_span_t *span, const dp_shar
     const int size = dp_group_size(shards->group);
     const int is_whole = group->is_whole != 0 || shards->options.stage == DP_SHARD_NONE;
 
-    span->name = prefixed(prefix, group->name);
+    span->name = dp_tensor_name_join(prefix, group->name);
     if (span->name == NULL) return dp_shards_no_memory(shards);
     span->is_whole = is_whole;
     if (!dp_shard_layout_make(group->count, is_whole ? 1 : size, &span->layout)) {
@@ -360,7 +344,7 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *grou
                     (options.replicas == NULL ? 1 : dp_group_size(options.replicas));
     shards->figures = &shards->on_host;
     shards->check = is_checking(context);
-    shards->list_name = prefixed(prefix, "dp.shards");
+    shards->list_name = dp_tensor_name_join(prefix, "dp.shards");
     if (shards->list_name == NULL) {
         free_object(&shards->owned);
         return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
