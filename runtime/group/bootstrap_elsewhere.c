@@ -149,15 +149,15 @@ static dp_status_t serve_here(elsewhere_t *self, dp_error_t *error)
 
 /* Listens on a port of these addresses, starts the server and fills in the beacon but for its
  * addresses. */
-static dp_status_t serve_port(elsewhere_t *self, const dp_place_t *place, int port,
+static dp_status_t serve_port(elsewhere_t *self, const dp_bootstrap_place_t *place, int port,
                               dp_error_t *error)
 {
     dp_error_t cause = {DP_OK, ""};
-    int listeners[DP_PLACE_MAX];
+    int listeners[DP_BOOTSTRAP_PLACE_MAX];
     int count = 0;
     char where[256];
-    dp_status_t status =
-        dp_place_listen(place, (uint16_t)port, listeners, &count, &self->beacon.port, &cause);
+    dp_status_t status = dp_bootstrap_place_listen(place, (uint16_t)port, listeners, &count,
+                                                   &self->beacon.port, &cause);
 
     if (status != DP_OK && port > 0) {
         return dp_error_set(
@@ -166,14 +166,14 @@ static dp_status_t serve_port(elsewhere_t *self, const dp_place_t *place, int po
             self->starter.is_port_asked ? "what was asked for" : "MASTER_PORT + 1");
     }
     if (status != DP_OK) return dp_error_set(error, status, "%s", cause.text);
-    dp_place_format(place, self->beacon.port, where, sizeof(where));
+    dp_bootstrap_place_format(place, self->beacon.port, where, sizeof(where));
     dp_log_info(&self->log, "rendezvous: listens %s%s%s %s", where, place->count == 0 ? ": " : "",
                 place->count == 0 ? place->name : "", place->why);
     return start_server(self, listeners, count, error);
 }
 
 /* Every address of this machine that another one might reach, of those it listens on. */
-static void add_own_addresses(dp_beacon_t *beacon, const dp_place_t *place)
+static void add_own_addresses(dp_beacon_t *beacon, const dp_bootstrap_place_t *place)
 {
     dp_interface_address_t own[DP_BEACON_ADDRESSES];
     const int count = dp_interface_list(own, DP_BEACON_ADDRESSES, "");
@@ -291,14 +291,14 @@ static const char *own_name(const elsewhere_t *self)
 /* Rank 0: serves, and says in `text` where, for a key-value space that the job alone can read. */
 static dp_status_t serve_by_text(elsewhere_t *self, char *text, size_t room, dp_error_t *error)
 {
-    dp_place_t place;
+    dp_bootstrap_place_t place;
     dp_status_t status;
 
     dp_random(self->beacon.secret.bytes, DP_SECRET_BYTES);
     if (self->starter.is_one_node) {
         status = serve_here(self, error);
     } else {
-        dp_place_find_own(own_name(self), self->interface, &place);
+        dp_bootstrap_place_find_own(own_name(self), self->interface, &place);
         status = serve_port(self, &place, 0, error);
         add_own_addresses(&self->beacon, &place);
     }
@@ -442,13 +442,13 @@ static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
 static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, dp_error_t *error)
 {
     dp_status_t status = read_secret(secret_file, &self->beacon.secret, error);
-    dp_place_t place;
+    dp_bootstrap_place_t place;
     char text[DP_IP_TEXT];
 
     if (status != DP_OK || self->base.rank != 0) {
         return status == DP_OK ? search(self, find_by_address, NULL, error) : status;
     }
-    dp_place_find(self->starter.host, self->interface, &place);
+    dp_bootstrap_place_find(self->starter.host, self->interface, &place);
     status = serve_port(self, &place, self->starter.port, error);
     for (int i = 0; i < place.count; i++)
         add_address(&self->beacon, dp_ip_format(&place.ips[i], text));

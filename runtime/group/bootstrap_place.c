@@ -15,14 +15,14 @@
 
 /* ---- Choosing ------------------------------------------------------------------------------- */
 
-static void add_ip(dp_place_t *place, const dp_ip_t *ip)
+static void add_ip(dp_bootstrap_place_t *place, const dp_ip_t *ip)
 {
     for (int i = 0; i < place->count; i++)
         if (dp_ip_is_equal(&place->ips[i], ip)) return;
-    if (place->count < DP_PLACE_MAX) place->ips[place->count++] = *ip;
+    if (place->count < DP_BOOTSTRAP_PLACE_MAX) place->ips[place->count++] = *ip;
 }
 
-static int is_on_interface(const dp_place_facts_t *facts, const dp_ip_t *ip)
+static int is_on_interface(const dp_bootstrap_place_facts_t *facts, const dp_ip_t *ip)
 {
     for (int i = 0; i < facts->interface_count; i++)
         if (dp_ip_is_equal(&facts->interface[i].ip, ip)) return 1;
@@ -30,7 +30,8 @@ static int is_on_interface(const dp_place_facts_t *facts, const dp_ip_t *ip)
 }
 
 /* Adds the named addresses of this machine. only_interface: those of the interface. */
-static void add_named(const dp_place_facts_t *facts, int only_interface, dp_place_t *place)
+static void add_named(const dp_bootstrap_place_facts_t *facts, int only_interface,
+                      dp_bootstrap_place_t *place)
 {
     for (int i = 0; i < facts->named_count; i++) {
         const dp_ip_t *ip = &facts->named[i];
@@ -40,17 +41,17 @@ static void add_named(const dp_place_facts_t *facts, int only_interface, dp_plac
     }
 }
 
-static void add_named_loopback(const dp_place_facts_t *facts, dp_place_t *place)
+static void add_named_loopback(const dp_bootstrap_place_facts_t *facts, dp_bootstrap_place_t *place)
 {
     for (int i = 0; i < facts->named_count; i++)
         if (dp_ip_is_loopback(&facts->named[i])) add_ip(place, &facts->named[i]);
 }
 
-void dp_place_choose(const dp_place_facts_t *facts, dp_place_t *place)
+void dp_bootstrap_place_choose(const dp_bootstrap_place_facts_t *facts, dp_bootstrap_place_t *place)
 {
     int named;
 
-    *place = (dp_place_t){.count = 0, .name = "", .why = ""};
+    *place = (dp_bootstrap_place_t){.count = 0, .name = "", .why = ""};
     if (facts->is_local_name) {
         add_named_loopback(facts, place);
         return;
@@ -77,26 +78,26 @@ static int is_local_name(const char *host)
     return strcmp(host, "localhost") == 0 || (dp_ip_parse(host, &ip) && dp_ip_is_loopback(&ip));
 }
 
-void dp_place_find(const char *host, const char *interface, dp_place_t *place)
+void dp_bootstrap_place_find(const char *host, const char *interface, dp_bootstrap_place_t *place)
 {
-    char found[DP_PLACE_MAX][DP_RESOLVE_ROOM] = {"127.0.0.1"};
+    char found[DP_BOOTSTRAP_PLACE_MAX][DP_RESOLVE_ROOM] = {"127.0.0.1"};
     dp_interface_address_t on_interface[DP_INTERFACE_ADDRESSES];
-    dp_ip_t named[DP_PLACE_MAX];
-    dp_place_facts_t facts = {.is_local_name = is_local_name(host),
-                              .named = named,
-                              .interface = on_interface,
-                              .is_own = dp_ip_is_own};
+    dp_ip_t named[DP_BOOTSTRAP_PLACE_MAX];
+    dp_bootstrap_place_facts_t facts = {.is_local_name = is_local_name(host),
+                                        .named = named,
+                                        .interface = on_interface,
+                                        .is_own = dp_ip_is_own};
     int count = 1;
 
-    if (host[0] != '\0' &&
-        dp_resolve(host, found, DP_PLACE_MAX, &count, dp_now_ns() + NAME_NS, NULL) != DP_OK)
+    if (host[0] != '\0' && dp_resolve(host, found, DP_BOOTSTRAP_PLACE_MAX, &count,
+                                      dp_now_ns() + NAME_NS, NULL) != DP_OK)
         count = 0;
     for (int i = 0; i < count; i++)
         facts.named_count += dp_ip_parse(found[i], &named[facts.named_count]);
     if (interface[0] != '\0') {
         facts.interface_count = dp_interface_list(on_interface, DP_INTERFACE_ADDRESSES, interface);
     }
-    dp_place_choose(&facts, place);
+    dp_bootstrap_place_choose(&facts, place);
     place->name = host;
     if (host[0] == '\0') {
         place->name = "no name of this machine is known";
@@ -104,15 +105,16 @@ void dp_place_find(const char *host, const char *interface, dp_place_t *place)
     }
 }
 
-void dp_place_find_own(const char *name, const char *interface, dp_place_t *place)
+void dp_bootstrap_place_find_own(const char *name, const char *interface,
+                                 dp_bootstrap_place_t *place)
 {
     dp_ip_t loopback;
 
     if (name[0] == '\0' || interface[0] != '\0' || is_local_name(name)) {
-        dp_place_find("", interface, place);
+        dp_bootstrap_place_find("", interface, place);
         return;
     }
-    dp_place_find(name, "", place);
+    dp_bootstrap_place_find(name, "", place);
     if (place->count > 0 && dp_ip_parse("127.0.0.1", &loopback)) add_ip(place, &loopback);
 }
 
@@ -127,8 +129,8 @@ static void close_all(const int *listeners, int *count)
 
 /* One try. An address that cannot be used, as one of version 6 that is not confirmed yet, is left
  * out; if it is the last one, that is the error. */
-static dp_status_t listen_at_all(const dp_place_t *place, uint16_t port,
-                                 int listeners[DP_PLACE_MAX], int *count, uint16_t *bound,
+static dp_status_t listen_at_all(const dp_bootstrap_place_t *place, uint16_t port,
+                                 int listeners[DP_BOOTSTRAP_PLACE_MAX], int *count, uint16_t *bound,
                                  dp_error_t *error)
 {
     dp_status_t status = DP_OK;
@@ -148,8 +150,9 @@ static dp_status_t listen_at_all(const dp_place_t *place, uint16_t port,
     return *count > 0 ? DP_OK : status;
 }
 
-dp_status_t dp_place_listen(const dp_place_t *place, uint16_t port, int listeners[DP_PLACE_MAX],
-                            int *count, uint16_t *bound, dp_error_t *error)
+dp_status_t dp_bootstrap_place_listen(const dp_bootstrap_place_t *place, uint16_t port,
+                                      int listeners[DP_BOOTSTRAP_PLACE_MAX], int *count,
+                                      uint16_t *bound, dp_error_t *error)
 {
     dp_status_t status = DP_ERR_BUSY;
 
@@ -163,7 +166,8 @@ dp_status_t dp_place_listen(const dp_place_t *place, uint16_t port, int listener
     return status;
 }
 
-void dp_place_format(const dp_place_t *place, uint16_t port, char *text, size_t room)
+void dp_bootstrap_place_format(const dp_bootstrap_place_t *place, uint16_t port, char *text,
+                               size_t room)
 {
     char ip[DP_IP_TEXT];
     size_t used = 0;

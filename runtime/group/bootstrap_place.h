@@ -24,43 +24,47 @@
 #include "runtime/base/error.h"
 #include "runtime/network/interface.h"
 
-#define DP_PLACE_MAX 16
+#define DP_BOOTSTRAP_PLACE_MAX 16
 
-typedef struct dp_place {
+typedef struct dp_bootstrap_place {
     int count; /* 0: every address */
-    dp_ip_t ips[DP_PLACE_MAX];
+    dp_ip_t ips[DP_BOOTSTRAP_PLACE_MAX];
     const char *name; /* by which it was found; borrowed */
     const char *why;  /* that it is every address: "leads to no address of this machine" */
-} dp_place_t;
+} dp_bootstrap_place_t;
 
-/* What dp_place_choose() decides by. Lists are borrowed. */
-typedef struct dp_place_facts {
+/* What dp_bootstrap_place_choose() decides by. Lists are borrowed. */
+typedef struct dp_bootstrap_place_facts {
     int is_local_name;    /* the name is localhost, or a loopback address */
     const dp_ip_t *named; /* [named_count] the addresses that the name has on this machine */
     int named_count;
     const dp_interface_address_t *interface; /* [interface_count] of DP_NET_INTERFACE */
     int interface_count;                     /* 0: it is not set, or has none */
     int (*is_own)(const dp_ip_t *ip);        /* dp_ip_is_own(), or a test's */
-} dp_place_facts_t;
+} dp_bootstrap_place_facts_t;
 
 /* Pure: chooses by the table above. */
-void dp_place_choose(const dp_place_facts_t *facts, dp_place_t *place);
+void dp_bootstrap_place_choose(const dp_bootstrap_place_facts_t *facts,
+                               dp_bootstrap_place_t *place);
 
 /* Gathers the facts and chooses. host: the name; "": every rank learns the addresses in another
  * way, and those on this machine come by loopback. interface: "": any. Waits two seconds for the
  * name at most. */
-void dp_place_find(const char *host, const char *interface, dp_place_t *place);
+void dp_bootstrap_place_find(const char *host, const char *interface, dp_bootstrap_place_t *place);
 
 /* For a rank 0 that tells the others where it is: its addresses of this name, if any leads to it
  * from elsewhere, and loopback for the ranks beside it; else as with "" above. name: "": none. */
-void dp_place_find_own(const char *name, const char *interface, dp_place_t *place);
+void dp_bootstrap_place_find_own(const char *name, const char *interface,
+                                 dp_bootstrap_place_t *place);
 
 /* Listens at one port (0: any that is free) of all these addresses. listeners are returned.
  * DP_ERR_BUSY: the port is taken at one of them; DP_ERR_SYSTEM. */
-dp_status_t dp_place_listen(const dp_place_t *place, uint16_t port, int listeners[DP_PLACE_MAX],
-                            int *count, uint16_t *bound, dp_error_t *error);
+dp_status_t dp_bootstrap_place_listen(const dp_bootstrap_place_t *place, uint16_t port,
+                                      int listeners[DP_BOOTSTRAP_PLACE_MAX], int *count,
+                                      uint16_t *bound, dp_error_t *error);
 
 /* "on 10.0.0.1, fd99::1 port 29511" */
-void dp_place_format(const dp_place_t *place, uint16_t port, char *text, size_t room);
+void dp_bootstrap_place_format(const dp_bootstrap_place_t *place, uint16_t port, char *text,
+                               size_t room);
 
 #endif

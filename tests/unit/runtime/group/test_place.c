@@ -32,9 +32,9 @@ static const char *choose(const char *const *names, const char *const *interface
     static char text[256];
     dp_ip_t named[8];
     dp_interface_address_t on_interface[8] = {0};
-    dp_place_facts_t facts = {
+    dp_bootstrap_place_facts_t facts = {
         .is_local_name = is_local, .named = named, .interface = on_interface, .is_own = is_own};
-    dp_place_t place;
+    dp_bootstrap_place_t place;
 
     for (; names[facts.named_count] != NULL; facts.named_count++)
         assert_true(dp_ip_parse(names[facts.named_count], &named[facts.named_count]));
@@ -42,8 +42,8 @@ static const char *choose(const char *const *names, const char *const *interface
         assert_true(
             dp_ip_parse(interface[facts.interface_count], &on_interface[facts.interface_count].ip));
     }
-    dp_place_choose(&facts, &place);
-    dp_place_format(&place, 7, text, sizeof(text));
+    dp_bootstrap_place_choose(&facts, &place);
+    dp_bootstrap_place_format(&place, 7, text, sizeof(text));
     if (place.count == 0) assert_string_not_equal(place.why, "");
     return text;
 }
@@ -94,9 +94,9 @@ static void place_localhost_is_loopback(void **state)
 
 static void place_is_listened_on_at_one_port(void **state)
 {
-    dp_place_t place = {.count = 3};
-    int listeners[DP_PLACE_MAX];
-    int others[DP_PLACE_MAX];
+    dp_bootstrap_place_t place = {.count = 3};
+    int listeners[DP_BOOTSTRAP_PLACE_MAX];
+    int others[DP_BOOTSTRAP_PLACE_MAX];
     int count = 0;
     int other_count = 0;
     uint16_t port = 0;
@@ -107,56 +107,57 @@ static void place_is_listened_on_at_one_port(void **state)
     assert_true(dp_ip_parse("127.0.0.1", &place.ips[0]));
     assert_true(dp_ip_parse("192.0.2.1", &place.ips[1])); /* nobody's: left out */
     assert_true(dp_ip_parse("127.0.0.2", &place.ips[2]));
-    assert_int_equal(dp_place_listen(&place, 0, listeners, &count, &port, &error), DP_OK);
+    assert_int_equal(dp_bootstrap_place_listen(&place, 0, listeners, &count, &port, &error), DP_OK);
     assert_int_equal(count, 2);
     assert_int_not_equal(port, 0);
     place.ips[0] = place.ips[2];
-    assert_int_equal(dp_place_listen(&place, port, others, &other_count, &other, &error),
+    assert_int_equal(dp_bootstrap_place_listen(&place, port, others, &other_count, &other, &error),
                      DP_ERR_BUSY);
     assert_non_null(strstr(error.text, "rendezvous on 127.0.0.2 port "));
     assert_int_equal(other_count, 0);
     for (int i = 0; i < count; i++)
         close(listeners[i]);
-    place = (dp_place_t){.count = 1, .ips = {place.ips[1]}};
-    assert_int_equal(dp_place_listen(&place, 0, listeners, &count, &port, &error), DP_ERR_SYSTEM);
+    place = (dp_bootstrap_place_t){.count = 1, .ips = {place.ips[1]}};
+    assert_int_equal(dp_bootstrap_place_listen(&place, 0, listeners, &count, &port, &error),
+                     DP_ERR_SYSTEM);
 }
 
 static void place_a_name_is_looked_up(void **state)
 {
-    dp_place_t place;
+    dp_bootstrap_place_t place;
     char text[256];
 
     (void)state;
-    dp_place_find("127.0.0.1", "", &place);
-    dp_place_format(&place, 9, text, sizeof(text));
+    dp_bootstrap_place_find("127.0.0.1", "", &place);
+    dp_bootstrap_place_format(&place, 9, text, sizeof(text));
     assert_string_equal(text, "on 127.0.0.1, port 9");
-    dp_place_find("", "", &place); /* PMI, a store */
+    dp_bootstrap_place_find("", "", &place); /* PMI, a store */
     assert_int_equal(place.count, 0);
-    dp_place_find("", "lo", &place);
+    dp_bootstrap_place_find("", "lo", &place);
     assert_true(place.count >= 1);
-    dp_place_find("192.0.2.1", "", &place);
+    dp_bootstrap_place_find("192.0.2.1", "", &place);
     assert_int_equal(place.count, 0);
 }
 
 static void place_of_a_rank_that_tells_where_it_is(void **state)
 {
     char host[256] = "";
-    dp_place_t place;
-    dp_place_t named;
+    dp_bootstrap_place_t place;
+    dp_bootstrap_place_t named;
 
     (void)state;
-    dp_place_find_own("", "", &place);
+    dp_bootstrap_place_find_own("", "", &place);
     assert_int_equal(place.count, 0);
-    dp_place_find_own("localhost", "", &place); /* leads nobody here */
+    dp_bootstrap_place_find_own("localhost", "", &place); /* leads nobody here */
     assert_int_equal(place.count, 0);
-    dp_place_find_own("192.0.2.1", "", &place);
+    dp_bootstrap_place_find_own("192.0.2.1", "", &place);
     assert_int_equal(place.count, 0);
     assert_string_equal(place.name, "192.0.2.1");
     assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
-    dp_place_find(host, "", &named);
-    dp_place_find_own(host, "", &place);
+    dp_bootstrap_place_find(host, "", &named);
+    dp_bootstrap_place_find_own(host, "", &place);
     assert_int_equal(place.count, named.count == 0 ? 0 : named.count + 1); /* and loopback */
-    dp_place_find_own(host, "lo", &place);
+    dp_bootstrap_place_find_own(host, "lo", &place);
     assert_true(place.count >= 1);
     for (int i = 0; i < place.count; i++)
         assert_true(dp_ip_is_loopback(&place.ips[i]));
