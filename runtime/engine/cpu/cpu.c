@@ -41,7 +41,7 @@ static void wake_lanes(dp_cpu_engine_t *engine)
 {
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         dp_control_wake(&engine->lanes[i].control);
-        if (engine->lanes[i].link != NULL) dp_link_wake(engine->lanes[i].link);
+        if (engine->lanes[i].link != NULL) dp_ucx_link_wake(engine->lanes[i].link);
     }
 }
 
@@ -169,7 +169,7 @@ static int run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op, int goes_o
             stop_engine(engine, op->status, why);
             wake_lanes(engine);
             /* With the operation the link must let go of the program's memory. */
-            if (lane->link != NULL) dp_link_cut(lane->link);
+            if (lane->link != NULL) dp_ucx_link_cut(lane->link);
         }
     }
     if (op->status != DP_OK && op->status != DP_ERR_TRUNCATED) fail_as_stopped(engine, op);
@@ -319,8 +319,8 @@ static void cpu_destroy(dp_engine_t *self)
 
     if (engine == NULL) return;
     for (int i = 0; i < DP_LANE_COUNT; i++) {
-        dp_link_destroy(engine->lanes[i].link,
-                        !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
+        dp_ucx_link_destroy(engine->lanes[i].link,
+                            !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
     }
     for (int i = 0; engine->pairs != NULL && i < engine->size; i++)
         dp_cpu_group_free(engine->pairs[i]);
@@ -337,7 +337,7 @@ static void cpu_destroy(dp_engine_t *self)
     }
     dp_exchange_pool_destroy(engine->exchange_pool);
     dp_pull_destroy(engine->pull);
-    dp_staging_destroy(engine->staging);
+    dp_host_staging_destroy(engine->staging);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
         dp_cpu_task_t *task = engine->tasks;
@@ -426,10 +426,10 @@ static dp_status_t make_links(dp_cpu_engine_t *engine, const dp_config_t *config
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         dp_cpu_lane_t *lane = &engine->lanes[i];
         const dp_status_t status =
-            dp_link_create(config, engine->rank, engine->size, engine->log, &lane->link, error);
+            dp_ucx_link_create(config, engine->rank, engine->size, engine->log, &lane->link, error);
 
         if (status != DP_OK) return status;
-        dp_link_watch(lane->link, &lane->activity);
+        dp_ucx_link_watch(lane->link, &lane->activity);
     }
     return dp_inter_node_pool_create(engine->topology, main_lane->control.count, &main_lane->pool,
                                      error);
@@ -443,10 +443,10 @@ static dp_status_t connect_world(dp_cpu_engine_t *engine, const dp_config_t *con
 
     if (engine->lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
     for (int i = 0; i < DP_LANE_COUNT; i++)
-        dp_link_set_spin(engine->lanes[i].link, config->spin_ns);
+        dp_ucx_link_set_spin(engine->lanes[i].link, config->spin_ns);
     status = dp_cpu_group_connect(engine->world);
     if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
-    return dp_link_greet(engine->lanes[DP_LANE_MAIN].link, deadline_ns, error);
+    return dp_ucx_link_greet(engine->lanes[DP_LANE_MAIN].link, deadline_ns, error);
 }
 
 static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
@@ -456,9 +456,9 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     const dp_topology_t *topology = engine->topology;
     dp_status_t status;
 
-    if (engine->size > DP_LINK_RANKS_MAX) {
+    if (engine->size > DP_UCX_LINK_RANKS_MAX) {
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "engine: %d ranks are more than %d",
-                            engine->size, DP_LINK_RANKS_MAX);
+                            engine->size, DP_UCX_LINK_RANKS_MAX);
     }
     engine->hellos = calloc((size_t)engine->size, sizeof(*engine->hellos));
     engine->pairs = calloc((size_t)engine->size, sizeof(dp_cpu_group_t *));

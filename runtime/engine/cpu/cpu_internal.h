@@ -52,7 +52,7 @@ typedef struct dp_inter_node dp_inter_node_t;
 typedef struct dp_inter_node_pool dp_inter_node_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
 typedef struct dp_pull dp_pull_t;
-typedef struct dp_staging dp_staging_t;
+typedef struct dp_host_staging dp_host_staging_t;
 
 /* An operation handed to a stream. */
 typedef struct dp_cpu_task {
@@ -84,7 +84,7 @@ typedef struct dp_cpu_lane {
     dp_control_node_t control;
     dp_activity_t activity;
     _Atomic int is_running; /* an operation is; for dp_engine_ops_t.moves() */
-    dp_link_t *link;        /* NULL inside one node */
+    dp_ucx_link_t *link;    /* NULL inside one node */
     pthread_mutex_t run_lock;
     dp_inter_node_pool_t *pool; /* guarded by run_lock: buffers for traffic between nodes */
 } dp_cpu_lane_t;
@@ -142,9 +142,9 @@ struct dp_cpu_engine {
     int local_rank; /* on its node */
     dp_arena_t *arena;
     dp_cpu_lane_t lanes[DP_LANE_COUNT];
-    dp_pull_t *pull;       /* NULL: this rank cannot read the memory of the others of its node */
-    dp_staging_t *staging; /* for where some rank cannot; made when first needed */
-    dp_method_stats_t methods; /* which of the two is faster; of groups whose first rank this is */
+    dp_pull_t *pull; /* NULL: this rank cannot read the memory of the others of its node */
+    dp_host_staging_t *staging; /* for where some rank cannot; made when first needed */
+    dp_method_stats_t methods;  /* which of the two is faster; of groups whose first rank this is */
     size_t pull_bytes;      /* least tensor of other memory that is taken where it lies; 0: none */
     uint64_t pull_value;    /* what the others read to try it */
     dp_cpu_hello_t *hellos; /* [size] */
@@ -222,8 +222,8 @@ void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* The same through shared memory, in pieces (intra_node/stage.c). */
-dp_status_t dp_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
-void dp_staging_destroy(dp_staging_t *staging); /* NULL is fine */
+dp_status_t dp_host_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
+void dp_host_staging_destroy(dp_host_staging_t *staging); /* NULL is fine */
 
 /* Between nodes. */
 dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op);

@@ -39,7 +39,7 @@ static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello)
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         size_t bytes = 0;
 
-        if (engine->lanes[i].link != NULL) dp_link_address(engine->lanes[i].link, &bytes);
+        if (engine->lanes[i].link != NULL) dp_ucx_link_address(engine->lanes[i].link, &bytes);
         hello->address_bytes[i] = bytes;
     }
 }
@@ -83,8 +83,8 @@ dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer,
     if (hello->address_bytes[index] == 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "engine: rank %d gave no address", world_rank);
     }
-    return dp_link_connect(lane->link, world_rank, addresses + address_bytes(hello, index), peer,
-                           error);
+    return dp_ucx_link_connect(lane->link, world_rank, addresses + address_bytes(hello, index),
+                               peer, error);
 }
 
 /* Sends this rank's hello to all ranks and takes theirs. */
@@ -137,7 +137,7 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
         size_t more;
 
         if (lanes[i].link == NULL) continue;
-        memcpy(own + bytes, dp_link_address(lanes[i].link, &more), hello.address_bytes[i]);
+        memcpy(own + bytes, dp_ucx_link_address(lanes[i].link, &more), hello.address_bytes[i]);
         bytes += more;
     }
     status = exchange_hellos(engine, bootstrap, own, bytes, deadline_ns, error);

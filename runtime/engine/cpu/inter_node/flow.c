@@ -16,7 +16,7 @@ dp_status_t dp_flows_begin(dp_flows_t *flows, dp_cpu_group_t *group, size_t most
     flows->unfinished = 0;
     if (most > flows->room) {
         dp_flow_t *list = calloc(most, sizeof(*list));
-        dp_link_message_t *messages = calloc(most * DP_CHUNK_WINDOW, sizeof(*messages));
+        dp_ucx_link_message_t *messages = calloc(most * DP_CHUNK_WINDOW, sizeof(*messages));
 
         if (list == NULL || messages == NULL) {
             free(list);
@@ -69,7 +69,8 @@ dp_status_t dp_flows_receive(dp_flows_t *flows, int from, void *target, size_t b
 
 /* A flow has DP_CHUNK_WINDOW messages, which its chunks use in turn: pump_flow() begins a chunk
  * only when the one that had its message before has ended. */
-static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *flow, size_t chunk)
+static dp_ucx_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *flow,
+                                         size_t chunk)
 {
     const size_t index = (size_t)(flow - flows->list);
 
@@ -79,18 +80,18 @@ static dp_link_message_t *message_of(const dp_flows_t *flows, const dp_flow_t *f
 static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
 {
     dp_cpu_group_t *group = flows->group;
-    dp_link_t *link = group->lane->link;
-    dp_link_message_t *message = message_of(flows, flow, flow->begun);
+    dp_ucx_link_t *link = group->lane->link;
+    dp_ucx_link_message_t *message = message_of(flows, flow, flow->begun);
     const uint64_t tag = dp_inter_node_tag(group, flow->from, DP_KIND_BLOCK, flow->begun);
     const size_t at = flow->begun * DP_CHUNK_BYTES;
     const size_t bytes = dp_min(flow->bytes - at, DP_CHUNK_BYTES);
     dp_status_t status;
 
     if (flow->is_send) {
-        status = dp_link_send(link, flow->peer, tag, flow->source + at, bytes, message);
+        status = dp_ucx_link_send(link, flow->peer, tag, flow->source + at, bytes, message);
         group->op->wire_bytes += bytes;
     } else {
-        status = dp_link_receive(link, tag, flow->target + at, bytes, message);
+        status = dp_ucx_link_receive(link, tag, flow->target + at, bytes, message);
     }
     flow->begun++;
     return status == DP_OK ? DP_OK : dp_inter_node_lost(group, flow->peer);
@@ -101,7 +102,7 @@ static dp_status_t begin_chunk(dp_flows_t *flows, dp_flow_t *flow)
 static dp_status_t pump_flow(dp_flows_t *flows, dp_flow_t *flow, int *busy)
 {
     for (; flow->ended < flow->begun; flow->ended++) {
-        const dp_link_message_t *message = message_of(flows, flow, flow->ended);
+        const dp_ucx_link_message_t *message = message_of(flows, flow, flow->ended);
 
         if (message->is_pending) break;
         if (message->is_failed) return dp_inter_node_lost(flows->group, flow->peer);
@@ -123,7 +124,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
 
     if (flows->unfinished == 0) return DP_OK;
     status = dp_inter_node_check_abort(flows->group);
-    if (dp_link_progress(flows->group->lane->link) != 0) *busy = 1;
+    if (dp_ucx_link_progress(flows->group->lane->link) != 0) *busy = 1;
     for (size_t i = 0; status == DP_OK && i < flows->count; i++) {
         if (flows->list[i].ended == flows->list[i].chunks) continue;
         status = pump_flow(flows, &flows->list[i], busy);
@@ -134,18 +135,18 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
 /* Nothing to do: sleeps, unless a peer that is still needed has gone. */
 static dp_status_t sleep_for_flows(dp_flows_t *flows)
 {
-    dp_link_t *link = flows->group->lane->link;
+    dp_ucx_link_t *link = flows->group->lane->link;
     int missing = -1;
 
     for (size_t i = 0; i < flows->count; i++) {
         const dp_flow_t *flow = &flows->list[i];
 
-        if (flow->ended < flow->chunks && missing < 0) missing = dp_link_rank(link, flow->peer);
-        if (flow->ended < flow->chunks && dp_link_is_lost(link, flow->peer, NULL)) {
+        if (flow->ended < flow->chunks && missing < 0) missing = dp_ucx_link_rank(link, flow->peer);
+        if (flow->ended < flow->chunks && dp_ucx_link_is_lost(link, flow->peer, NULL)) {
             return dp_inter_node_lost(flows->group, flow->peer);
         }
     }
-    dp_link_idle_for(link, missing);
+    dp_ucx_link_idle_for(link, missing);
     return DP_OK;
 }
 

@@ -28,7 +28,7 @@ typedef struct dp_flows {
     size_t count;
     size_t room;
     size_t unfinished;
-    dp_link_message_t *messages; /* [room * DP_CHUNK_WINDOW] */
+    dp_ucx_link_message_t *messages; /* [room * DP_CHUNK_WINDOW] */
 } dp_flows_t;
 
 /* For one operation: at most so many blocks. */

@@ -131,7 +131,7 @@ dp_status_t dp_inter_node_create(dp_cpu_group_t *group, dp_inter_node_t **out)
 
 int dp_inter_node_peer(const dp_cpu_group_t *group, int rank)
 {
-    return dp_link_find(group->lane->link, group->ranks[rank]);
+    return dp_ucx_link_find(group->lane->link, group->ranks[rank]);
 }
 
 int dp_inter_node_partner(const dp_cpu_group_t *group, int node)
@@ -175,13 +175,13 @@ void dp_inter_node_destroy(dp_inter_node_t *inter_node)
  */
 uint64_t dp_inter_node_tag(const dp_cpu_group_t *group, int from, unsigned kind, size_t chunk)
 {
-    const dp_link_tag_t tag = {.from_rank = group->ranks[from],
-                               .group = group->group_index,
-                               .op = group->op_index,
-                               .kind = kind + (group->is_pair ? DP_KIND_PAIR : 0u),
-                               .chunk = chunk};
+    const dp_ucx_link_tag_t tag = {.from_rank = group->ranks[from],
+                                   .group = group->group_index,
+                                   .op = group->op_index,
+                                   .kind = kind + (group->is_pair ? DP_KIND_PAIR : 0u),
+                                   .chunk = chunk};
 
-    return dp_link_tag(&tag);
+    return dp_ucx_link_tag(&tag);
 }
 
 dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **scratch)
@@ -222,7 +222,7 @@ void dp_inter_node_scratch_release(dp_cpu_group_t *group)
 
 /* ---- Completion and failure ----------------------------------------------------------------- */
 
-int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed)
+int dp_inter_node_all_done(const dp_ucx_link_message_t *messages, int count, int *failed)
 {
     *failed = -1;
     for (int i = 0; i < count; i++) {
@@ -241,11 +241,11 @@ dp_status_t dp_inter_node_check_abort(const dp_cpu_group_t *group)
 dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
 {
     const dp_cpu_engine_t *engine = group->engine;
-    const int rank = dp_link_rank(group->lane->link, peer);
+    const int rank = dp_ucx_link_rank(group->lane->link, peer);
     const char *why = "a message failed";
 
     if (dp_cpu_await_cause(group) != DP_OK) return DP_ERR_ABORTED;
-    dp_link_is_lost(group->lane->link, peer, &why);
+    dp_ucx_link_is_lost(group->lane->link, peer, &why);
     return dp_cpu_fail(group, DP_ERR_PEER_LOST,
                        "%s %llu%s: rank %d lost the connection to rank %d (%s): %s",
                        dp_collective_name(group->op->collective),
@@ -275,20 +275,20 @@ static dp_status_t start_leader_allgather(dp_cpu_group_t *group, unsigned kind, 
     const dp_topology_t *topology = group->topology;
     const size_t own_bytes = node_bytes + (size_t)group->local_size * rank_bytes;
     dp_inter_node_t *inter_node = group->inter_node;
-    dp_link_t *link = group->lane->link;
+    dp_ucx_link_t *link = group->lane->link;
     char *to = inter_node->pool->leader_blocks;
     size_t i = 0;
 
     for (int node = 0; node < group->node_count; node++) {
-        const int first = topology->node_ranks[topology->node_begin[node]];
+        const int first = dp_topology_leader(topology, node);
         const size_t bytes = node_bytes + (size_t)topology->node_size[node] * rank_bytes;
         const int peer = inter_node->peer_of[node];
 
         if (node == group->node) continue;
-        if (dp_link_receive(link, dp_inter_node_tag(group, first, kind, 0), to, bytes,
-                            &inter_node->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
-            dp_link_send(link, peer, dp_inter_node_tag(group, group->rank, kind, 0), data,
-                         own_bytes, &inter_node->answered[i]) != DP_OK) {
+        if (dp_ucx_link_receive(link, dp_inter_node_tag(group, first, kind, 0), to, bytes,
+                                &inter_node->received[i * DP_CHUNK_WINDOW]) != DP_OK ||
+            dp_ucx_link_send(link, peer, dp_inter_node_tag(group, group->rank, kind, 0), data,
+                             own_bytes, &inter_node->answered[i]) != DP_OK) {
             return dp_inter_node_lost(group, peer);
         }
         group->op->wire_bytes += own_bytes;
@@ -304,7 +304,7 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
 {
     dp_inter_node_t *inter_node = group->inter_node;
     dp_inter_node_pool_t *pool = inter_node->pool;
-    dp_link_t *link = group->lane->link;
+    dp_ucx_link_t *link = group->lane->link;
     const size_t all = (size_t)inter_node->others * node_bytes +
                        (size_t)(group->size - group->local_size) * rank_bytes;
     uint64_t begin_ns = 0;
@@ -322,17 +322,17 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
     status = start_leader_allgather(group, kind, data, node_bytes, rank_bytes);
     for (int node = 0; status == DP_OK && node < group->node_count; node++) {
         const int peer = inter_node->peer_of[node];
-        const dp_link_message_t *in = &inter_node->received[i * DP_CHUNK_WINDOW];
-        const dp_link_message_t *out = &inter_node->answered[i];
+        const dp_ucx_link_message_t *in = &inter_node->received[i * DP_CHUNK_WINDOW];
+        const dp_ucx_link_message_t *out = &inter_node->answered[i];
 
         if (node == group->node) continue;
         i++;
         while (in->is_pending || out->is_pending) {
             if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
-            if (dp_link_is_lost(link, peer, NULL)) return dp_inter_node_lost(group, peer);
-            if (in->is_pending) last = dp_link_rank(link, peer);
+            if (dp_ucx_link_is_lost(link, peer, NULL)) return dp_inter_node_lost(group, peer);
+            if (in->is_pending) last = dp_ucx_link_rank(link, peer);
             if (begin_ns == 0) begin_ns = dp_now_ns();
-            dp_link_idle_for(link, dp_link_rank(link, peer));
+            dp_ucx_link_idle_for(link, dp_ucx_link_rank(link, peer));
         }
         /* A message that completed is valid even if its sender has left since. */
         if (in->is_failed || out->is_failed) status = dp_inter_node_lost(group, peer);

@@ -80,10 +80,10 @@ struct dp_inter_node {
     int owners;     /* ranks of each node that own a shard: as many as the smallest node has */
     char **partial; /* [nodes * window] received, of the pool */
     char **gather;  /* [nodes * window] received, likewise */
-    dp_link_message_t *sent;         /* [window] */
-    dp_link_message_t *answered;     /* [window * nodes] */
-    dp_link_message_t *received;     /* [peers * window] */
-    dp_link_message_t *gathered;     /* [nodes * window] */
+    dp_ucx_link_message_t *sent;     /* [window] */
+    dp_ucx_link_message_t *answered; /* [window * nodes] */
+    dp_ucx_link_message_t *received; /* [peers * window] */
+    dp_ucx_link_message_t *gathered; /* [nodes * window] */
     dp_inter_node_target_t *targets; /* [peers] */
     dp_inter_node_source_t *sources; /* [peers] */
     const char **partials;           /* [node_count] */
@@ -144,7 +144,7 @@ dp_status_t dp_inter_node_scratch(dp_cpu_group_t *group, size_t bytes, char **sc
 void dp_inter_node_scratch_release(dp_cpu_group_t *group);
 
 /* 1: no message of the array is pending; *failed: the first that failed, or -1. */
-int dp_inter_node_all_done(const dp_link_message_t *messages, int count, int *failed);
+int dp_inter_node_all_done(const dp_ucx_link_message_t *messages, int count, int *failed);
 
 /* Notes that this rank waited since begin_ns, for `last` longest. */
 void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last);

@@ -69,7 +69,7 @@ typedef struct peer {
     ucs_status_t why;
 } link_peer_t;
 
-struct dp_link {
+struct dp_ucx_link {
     const dp_log_t *log; /* borrowed */
     int rank;
     char devices[256];   /* that UCX may use */
@@ -84,17 +84,17 @@ struct dp_link {
     link_peer_t **peers; /* [peer_room], each of its own: the error callback points to it */
     int peer_count;
     int peer_room;
-    int *record_numbers;        /* [size] of a rank among the peers; -1: not connected */
-    dp_link_message_t *pending; /* list of messages UCX holds */
-    dp_activity_t *activity;    /* NULL: nobody watches; borrowed */
-    int is_cut;                 /* UCX is not called any more */
-    unsigned false_wakes;       /* since something moved: the descriptor was ready for nothing */
-    dp_link_t *next;            /* among those abandoned */
+    int *record_numbers;            /* [size] of a rank among the peers; -1: not connected */
+    dp_ucx_link_message_t *pending; /* list of messages UCX holds */
+    dp_activity_t *activity;        /* NULL: nobody watches; borrowed */
+    int is_cut;                     /* UCX is not called any more */
+    unsigned false_wakes; /* since something moved: the descriptor was ready for nothing */
+    dp_ucx_link_t *next;  /* among those abandoned */
 };
 
 /* Links that cannot be taken down stay reachable from here, so that leak checkers do not report
  * them. */
-static _Atomic(dp_link_t *) abandoned;
+static _Atomic(dp_ucx_link_t *) abandoned;
 
 #if defined(__SANITIZE_ADDRESS__)
 /* Leak checkers do not look into UCX's own mappings, through which it reaches what it allocates. */
@@ -113,7 +113,7 @@ static uint64_t low(uint64_t value, int bits)
     return value & ((UINT64_C(1) << bits) - 1);
 }
 
-uint64_t dp_link_tag(const dp_link_tag_t *tag)
+uint64_t dp_ucx_link_tag(const dp_ucx_link_tag_t *tag)
 {
     uint64_t value = (uint64_t)tag->from_rank;
 
@@ -126,9 +126,9 @@ uint64_t dp_link_tag(const dp_link_tag_t *tag)
 /* Of the bytes that are swapped with each peer at the start and at the end. */
 static uint64_t own_tag(int from_rank, unsigned kind)
 {
-    const dp_link_tag_t tag = {.from_rank = from_rank, .kind = kind};
+    const dp_ucx_link_tag_t tag = {.from_rank = from_rank, .kind = kind};
 
-    return dp_link_tag(&tag);
+    return dp_ucx_link_tag(&tag);
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -165,14 +165,14 @@ static ucs_status_t modify_config(const dp_config_t *config, const char *tls, co
     }
     /* A message asks nobody before it is sent: its receive is posted, at most a window of them is
      * under way, and the two answers cost a thin link 3 % of its time. Over RDMA it also keeps the
-     * promise of dp_link_cut(): a network card that was asked to fetch a message writes into the
-     * program's memory whenever that arrives; one that was not writes into UCX's own. */
+     * promise of dp_ucx_link_cut(): a network card that was asked to fetch a message writes into
+     * the program's memory whenever that arrives; one that was not writes into UCX's own. */
     if (code == UCS_OK && dp_environment("UCX_RNDV_THRESH") == NULL)
         code = ucp_config_modify(ucx, "RNDV_THRESH", "inf");
     return code;
 }
 
-static dp_status_t read_config(dp_link_t *link, const dp_config_t *config, ucp_config_t **out,
+static dp_status_t read_config(dp_ucx_link_t *link, const dp_config_t *config, ucp_config_t **out,
                                dp_error_t *error)
 {
     const char *tls = config->ucx_tls[0] != '\0' ? config->ucx_tls : ANY_NETWORK;
@@ -194,7 +194,7 @@ static dp_status_t read_config(dp_link_t *link, const dp_config_t *config, ucp_c
     return DP_OK;
 }
 
-static ucs_status_t create_worker(dp_link_t *link, const ucp_config_t *ucx)
+static ucs_status_t create_worker(dp_ucx_link_t *link, const ucp_config_t *ucx)
 {
     const ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
@@ -225,15 +225,15 @@ static ucs_status_t create_worker(dp_link_t *link, const ucp_config_t *ucx)
     return code;
 }
 
-void dp_link_set_spin(dp_link_t *link, uint64_t spin_ns)
+void dp_ucx_link_set_spin(dp_ucx_link_t *link, uint64_t spin_ns)
 {
     link->spin_ns = spin_ns;
 }
 
-dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const dp_log_t *log,
-                           dp_link_t **out, dp_error_t *error)
+dp_status_t dp_ucx_link_create(const dp_config_t *config, int rank, int size, const dp_log_t *log,
+                               dp_ucx_link_t **out, dp_error_t *error)
 {
-    dp_link_t *link = calloc(1, sizeof(*link));
+    dp_ucx_link_t *link = calloc(1, sizeof(*link));
     ucp_config_t *ucx = NULL;
     ucs_status_t code;
     dp_status_t status;
@@ -261,11 +261,11 @@ dp_status_t dp_link_create(const dp_config_t *config, int rank, int size, const 
     *out = link;
     return DP_OK;
 fail:
-    dp_link_destroy(link, 0);
+    dp_ucx_link_destroy(link, 0);
     return status;
 }
 
-const void *dp_link_address(const dp_link_t *link, size_t *bytes)
+const void *dp_ucx_link_address(const dp_ucx_link_t *link, size_t *bytes)
 {
     *bytes = link->address_bytes;
     return link->address;
@@ -283,7 +283,7 @@ static void on_error(void *argument, ucp_ep_h endpoint, ucs_status_t code)
 
 /* Lists which transports and devices UCX has chosen. It tells people alone, a lane in each line:
  * "#  lane[0]: 2:tcp/eth0.0 md[1] ...". */
-static void read_transports(dp_link_t *link, ucp_ep_h endpoint)
+static void read_transports(dp_ucx_link_t *link, ucp_ep_h endpoint)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -308,7 +308,7 @@ static void read_transports(dp_link_t *link, ucp_ep_h endpoint)
     free(text);
 }
 
-static dp_status_t grow_peers(dp_link_t *link)
+static dp_status_t grow_peers(dp_ucx_link_t *link)
 {
     const int room = dp_max(2 * link->peer_room, 16);
     link_peer_t **peers;
@@ -321,8 +321,8 @@ static dp_status_t grow_peers(dp_link_t *link)
     return DP_OK;
 }
 
-dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int *peer,
-                            dp_error_t *error)
+dp_status_t dp_ucx_link_connect(dp_ucx_link_t *link, int rank, const void *address, int *peer,
+                                dp_error_t *error)
 {
     link_peer_t *added;
     ucp_ep_params_t params = {
@@ -360,17 +360,17 @@ dp_status_t dp_link_connect(dp_link_t *link, int rank, const void *address, int 
     return DP_OK;
 }
 
-int dp_link_find(const dp_link_t *link, int rank)
+int dp_ucx_link_find(const dp_ucx_link_t *link, int rank)
 {
     return link->record_numbers[rank];
 }
 
-int dp_link_rank(const dp_link_t *link, int peer)
+int dp_ucx_link_rank(const dp_ucx_link_t *link, int peer)
 {
     return link->peers[peer]->rank;
 }
 
-int dp_link_is_lost(const dp_link_t *link, int peer, const char **why)
+int dp_ucx_link_is_lost(const dp_ucx_link_t *link, int peer, const char **why)
 {
     if (!link->peers[peer]->is_lost && !link->is_cut) return 0;
     if (why != NULL && link->peers[peer]->is_lost) {
@@ -381,15 +381,15 @@ int dp_link_is_lost(const dp_link_t *link, int peer, const char **why)
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-static void begin(dp_link_t *link, dp_link_message_t *message, size_t bytes)
+static void begin(dp_ucx_link_t *link, dp_ucx_link_message_t *message, size_t bytes)
 {
-    *message = (dp_link_message_t){.is_pending = 1, .bytes = bytes, .link = link};
+    *message = (dp_ucx_link_message_t){.is_pending = 1, .bytes = bytes, .link = link};
     message->next = link->pending;
     if (link->pending != NULL) link->pending->previous = message;
     link->pending = message;
 }
 
-static void end(dp_link_message_t *message, int is_failed)
+static void end(dp_ucx_link_message_t *message, int is_failed)
 {
     if (message->previous != NULL) {
         message->previous->next = message->next;
@@ -412,14 +412,14 @@ static void on_sent(void *request, ucs_status_t code, void *argument)
 static void on_received(void *request, ucs_status_t code, const ucp_tag_recv_info_t *info,
                         void *argument)
 {
-    dp_link_message_t *message = argument;
+    dp_ucx_link_message_t *message = argument;
 
     end(message, code != UCS_OK || info->length != message->bytes);
     ucp_request_free(request);
 }
 
-static dp_status_t started(dp_link_t *link, dp_link_message_t *message, ucs_status_ptr_t request,
-                           size_t bytes, const char *what)
+static dp_status_t started(dp_ucx_link_t *link, dp_ucx_link_message_t *message,
+                           ucs_status_ptr_t request, size_t bytes, const char *what)
 {
     if (request == NULL) {
         end(message, bytes != message->bytes);
@@ -433,8 +433,8 @@ static dp_status_t started(dp_link_t *link, dp_link_message_t *message, ucs_stat
     return message->is_failed ? DP_ERR_PEER_LOST : DP_OK;
 }
 
-dp_status_t dp_link_send(dp_link_t *link, int peer, uint64_t tag, const void *data, size_t bytes,
-                         dp_link_message_t *message)
+dp_status_t dp_ucx_link_send(dp_ucx_link_t *link, int peer, uint64_t tag, const void *data,
+                             size_t bytes, dp_ucx_link_message_t *message)
 {
     const ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
@@ -452,8 +452,8 @@ dp_status_t dp_link_send(dp_link_t *link, int peer, uint64_t tag, const void *da
                    "sending");
 }
 
-dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t bytes,
-                            dp_link_message_t *message)
+dp_status_t dp_ucx_link_receive(dp_ucx_link_t *link, uint64_t tag, void *data, size_t bytes,
+                                dp_ucx_link_message_t *message)
 {
     ucp_tag_recv_info_t info = {.length = bytes};
     ucs_status_ptr_t request;
@@ -476,7 +476,7 @@ dp_status_t dp_link_receive(dp_link_t *link, uint64_t tag, void *data, size_t by
 
 /* ---- Progress ------------------------------------------------------------------------------- */
 
-int dp_link_progress(dp_link_t *link)
+int dp_ucx_link_progress(dp_ucx_link_t *link)
 {
     const int moved = link->is_cut ? 0 : (int)ucp_worker_progress(link->worker);
 
@@ -485,14 +485,14 @@ int dp_link_progress(dp_link_t *link)
     return moved;
 }
 
-void dp_link_watch(dp_link_t *link, dp_activity_t *activity)
+void dp_ucx_link_watch(dp_ucx_link_t *link, dp_activity_t *activity)
 {
     link->activity = activity;
 }
 
 /* A connection that the peer has not accepted yet, as it is not in the engine, keeps UCX's
  * descriptor ready, so poll() returns at once. After FALSE_WAKES such returns, sleep a moment. */
-static void rest(dp_link_t *link)
+static void rest(dp_ucx_link_t *link)
 {
     link->false_wakes++;
     if (link->false_wakes <= FALSE_WAKES) return;
@@ -500,33 +500,33 @@ static void rest(dp_link_t *link)
 }
 
 /* A short poll, then sleep, until something happened. */
-static void idle(dp_link_t *link)
+static void idle(dp_ucx_link_t *link)
 {
     struct pollfd polled = {link->event_fd, POLLIN, 0};
     uint64_t start_ns = link->spin_ns == 0 ? 0 : dp_now_ns();
 
     if (link->is_cut) return;
     while (link->spin_ns != 0 && dp_now_ns() - start_ns < link->spin_ns) {
-        if (dp_link_progress(link) != 0) return;
+        if (dp_ucx_link_progress(link) != 0) return;
         dp_spin_pause();
     }
-    if (dp_link_progress(link) != 0) return;
+    if (dp_ucx_link_progress(link) != 0) return;
     if (ucp_worker_arm(link->worker) != UCS_OK) return;
-    if (poll(&polled, 1, SLEEP_MS) > 0 && dp_link_progress(link) == 0) rest(link);
+    if (poll(&polled, 1, SLEEP_MS) > 0 && dp_ucx_link_progress(link) == 0) rest(link);
 }
 
-void dp_link_idle_for(dp_link_t *link, int rank)
+void dp_ucx_link_idle_for(dp_ucx_link_t *link, int rank)
 {
     if (link->activity != NULL) dp_activity_awaits(link->activity, rank);
     idle(link);
 }
 
-void dp_link_wake(dp_link_t *link)
+void dp_ucx_link_wake(dp_ucx_link_t *link)
 {
     ucp_worker_signal(link->worker);
 }
 
-void dp_link_cut(dp_link_t *link)
+void dp_ucx_link_cut(dp_ucx_link_t *link)
 {
     link->is_cut = 1;
     while (link->pending != NULL)
@@ -537,13 +537,13 @@ void dp_link_cut(dp_link_t *link)
 
 /* A byte to a peer, and one from it. */
 typedef struct greeting {
-    dp_link_message_t in, out;
+    dp_ucx_link_message_t in, out;
     char received;
 } greeting_t;
 
 /* Sends a byte to every peer and takes theirs. 1: all done before the deadline. Otherwise the link
  * is cut. */
-static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int *missing)
+static int swap_bytes(dp_ucx_link_t *link, unsigned kind, uint64_t deadline_ns, int *missing)
 {
     static const char byte;
     const int peers = link->peer_count;
@@ -555,8 +555,8 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
     for (int i = 0; greetings != NULL && i < peers; i++) {
         const int rank = link->peers[i]->rank;
 
-        dp_link_receive(link, own_tag(rank, kind), &greetings[i].received, 1, &greetings[i].in);
-        dp_link_send(link, i, own_tag(link->rank, kind), &byte, 1, &greetings[i].out);
+        dp_ucx_link_receive(link, own_tag(rank, kind), &greetings[i].received, 1, &greetings[i].in);
+        dp_ucx_link_send(link, i, own_tag(link->rank, kind), &byte, 1, &greetings[i].out);
     }
     while (greetings != NULL && done < peers) {
         const greeting_t *at = &greetings[done];
@@ -577,12 +577,12 @@ static int swap_bytes(dp_link_t *link, unsigned kind, uint64_t deadline_ns, int 
             idle(link);
         }
     }
-    if (!is_whole) dp_link_cut(link);
+    if (!is_whole) dp_ucx_link_cut(link);
     free(greetings);
     return is_whole;
 }
 
-dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *error)
+dp_status_t dp_ucx_link_greet(dp_ucx_link_t *link, uint64_t deadline_ns, dp_error_t *error)
 {
     int missing;
 
@@ -605,7 +605,7 @@ dp_status_t dp_link_greet(dp_link_t *link, uint64_t deadline_ns, dp_error_t *err
 /* ---- The end -------------------------------------------------------------------------------- */
 
 /* 1: closed. 0: UCX still holds it. */
-static int close_endpoint(dp_link_t *link, link_peer_t *peer)
+static int close_endpoint(dp_ucx_link_t *link, link_peer_t *peer)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                        .flags = UCP_EP_CLOSE_FLAG_FORCE};
@@ -622,7 +622,7 @@ static int close_endpoint(dp_link_t *link, link_peer_t *peer)
 }
 
 /* 1: nothing of the link is left in UCX. */
-static int take_down(dp_link_t *link, int orderly)
+static int take_down(dp_ucx_link_t *link, int orderly)
 {
     const uint64_t deadline_ns = dp_now_ns() + FAREWELL_NS;
     int is_closed = 1;
@@ -643,11 +643,11 @@ static int take_down(dp_link_t *link, int orderly)
     return 1;
 }
 
-void dp_link_destroy(dp_link_t *link, int orderly)
+void dp_ucx_link_destroy(dp_ucx_link_t *link, int orderly)
 {
     if (link == NULL) return;
     if (!take_down(link, orderly)) {
-        dp_link_cut(link);
+        dp_ucx_link_cut(link);
         link->next = atomic_load_explicit(&abandoned, memory_order_relaxed);
         while (!atomic_compare_exchange_weak_explicit(&abandoned, &link->next, link,
                                                       memory_order_release, memory_order_relaxed))

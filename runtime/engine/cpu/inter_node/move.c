@@ -59,7 +59,7 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
 {
     const int nodes = run->inter_node->others;
     const size_t place = run->sent % DP_CHUNK_WINDOW;
-    dp_link_message_t *messages = &run->inter_node->answered[place * (size_t)nodes];
+    dp_ucx_link_message_t *messages = &run->inter_node->answered[place * (size_t)nodes];
     char *buffer = run->inter_node->pool->send[place];
     size_t bytes;
     int failed;
@@ -73,8 +73,8 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
         const uint64_t tag =
             dp_inter_node_tag(run->group, run->group->rank, DP_KIND_MOVE, run->sent);
 
-        if (dp_link_send(run->group->lane->link, peer_on(run, i), tag, buffer, bytes,
-                         &messages[i]) != DP_OK) {
+        if (dp_ucx_link_send(run->group->lane->link, peer_on(run, i), tag, buffer, bytes,
+                             &messages[i]) != DP_OK) {
             return dp_inter_node_lost(run->group, peer_on(run, i));
         }
         run->op->wire_bytes += bytes;
@@ -86,7 +86,7 @@ static dp_status_t send_chunk(move_run_t *run, int *busy)
 
 /* ---- Receiving ------------------------------------------------------------------------------ */
 
-static dp_link_message_t *message_of(const move_run_t *run, int source, size_t chunk)
+static dp_ucx_link_message_t *message_of(const move_run_t *run, int source, size_t chunk)
 {
     return &run->inter_node->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
@@ -98,7 +98,7 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
     dp_inter_node_source_t *source = &run->inter_node->sources[index];
 
     for (; source->delivered < source->posted; source->delivered++) {
-        const dp_link_message_t *message = message_of(run, index, source->delivered);
+        const dp_ucx_link_message_t *message = message_of(run, index, source->delivered);
 
         if (message->is_pending) break;
         if (message->is_failed) return dp_inter_node_lost(run->group, source->peer);
@@ -111,11 +111,11 @@ static dp_status_t receive_chunks(move_run_t *run, int index, int *busy)
         const uint64_t tag =
             dp_inter_node_tag(run->group, source->rank, DP_KIND_MOVE, source->posted);
 
-        if (dp_link_receive(run->group->lane->link, tag,
-                            source->to +
-                                dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
-                            dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
-                            message_of(run, index, source->posted)) != DP_OK) {
+        if (dp_ucx_link_receive(run->group->lane->link, tag,
+                                source->to +
+                                    dp_layout_elems(&run->group->layout, before) * run->elem_bytes,
+                                dp_layout_elems(&run->group->layout, chunk) * run->elem_bytes,
+                                message_of(run, index, source->posted)) != DP_OK) {
             return dp_inter_node_lost(run->group, source->peer);
         }
     }
@@ -160,32 +160,32 @@ static void note_heard(move_run_t *run)
 
 static dp_status_t sleep_or_fail(move_run_t *run)
 {
-    const dp_link_t *link = run->group->lane->link;
+    const dp_ucx_link_t *link = run->group->lane->link;
     int missing = -1;
 
     for (int i = 0; i < run->source_count; i++) {
         const dp_inter_node_source_t *source = &run->inter_node->sources[i];
 
         if (source->delivered < source->chunks && missing < 0) {
-            missing = dp_link_rank(link, source->peer);
+            missing = dp_ucx_link_rank(link, source->peer);
         }
-        if (source->delivered < source->chunks && dp_link_is_lost(link, source->peer, NULL)) {
+        if (source->delivered < source->chunks && dp_ucx_link_is_lost(link, source->peer, NULL)) {
             return dp_inter_node_lost(run->group, source->peer);
         }
     }
     for (int i = 0; run->sends && run->sent < run->chunks && i < run->inter_node->others; i++) {
-        if (dp_link_is_lost(link, peer_on(run, i), NULL)) {
+        if (dp_ucx_link_is_lost(link, peer_on(run, i), NULL)) {
             return dp_inter_node_lost(run->group, peer_on(run, i));
         }
-        if (missing < 0) missing = dp_link_rank(link, peer_on(run, i));
+        if (missing < 0) missing = dp_ucx_link_rank(link, peer_on(run, i));
     }
     for (int i = 0; run->sends && missing < 0 && i < DP_CHUNK_WINDOW * run->inter_node->others;
          i++) {
         if (run->inter_node->answered[i].is_pending)
-            missing = dp_link_rank(link, peer_on(run, i % run->inter_node->others));
+            missing = dp_ucx_link_rank(link, peer_on(run, i % run->inter_node->others));
     }
     if (!run->has_heard && run->wait_begin_ns == 0) run->wait_begin_ns = dp_now_ns();
-    dp_link_idle_for(run->group->lane->link, missing);
+    dp_ucx_link_idle_for(run->group->lane->link, missing);
     return DP_OK;
 }
 
@@ -194,7 +194,7 @@ static dp_status_t stream_chunks(move_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->group->lane->link) != 0;
+        int busy = dp_ucx_link_progress(run->group->lane->link) != 0;
         dp_status_t status = dp_inter_node_check_abort(run->group);
 
         for (int i = 0; status == DP_OK && i < run->source_count; i++) {

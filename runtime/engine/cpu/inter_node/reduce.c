@@ -58,7 +58,7 @@ static size_t chunk_bytes(const reduce_run_t *run, dp_range_t chunk, dp_dtype_t 
     return dp_layout_elems(&run->group->layout, chunk) * dp_dtype_bytes(dtype);
 }
 
-static dp_link_message_t *partial_message(const reduce_run_t *run, int source, size_t chunk)
+static dp_ucx_link_message_t *partial_message(const reduce_run_t *run, int source, size_t chunk)
 {
     return &run->inter_node->received[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
@@ -68,7 +68,7 @@ static char *partial_buffer(const reduce_run_t *run, int source, size_t chunk)
     return run->inter_node->partial[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
 
-static dp_link_message_t *gather_message(const reduce_run_t *run, int source, size_t chunk)
+static dp_ucx_link_message_t *gather_message(const reduce_run_t *run, int source, size_t chunk)
 {
     return &run->inter_node->gathered[(size_t)source * DP_CHUNK_WINDOW + chunk % DP_CHUNK_WINDOW];
 }
@@ -95,7 +95,7 @@ static int is_wanted_on(const reduce_run_t *run, int node, dp_range_t chunk)
 
 static dp_status_t post_partials(reduce_run_t *run)
 {
-    dp_link_t *link = run->group->lane->link;
+    dp_ucx_link_t *link = run->group->lane->link;
 
     for (; run->posted < run->chunks && run->posted < run->combined + DP_CHUNK_WINDOW;
          run->posted++) {
@@ -106,8 +106,8 @@ static dp_status_t post_partials(reduce_run_t *run)
             const uint64_t tag =
                 dp_inter_node_tag(run->group, run->sources[i].rank, DP_KIND_PARTIAL, run->posted);
 
-            if (dp_link_receive(link, tag, partial_buffer(run, i, run->posted), bytes,
-                                partial_message(run, i, run->posted)) != DP_OK) {
+            if (dp_ucx_link_receive(link, tag, partial_buffer(run, i, run->posted), bytes,
+                                    partial_message(run, i, run->posted)) != DP_OK) {
                 return dp_inter_node_lost(run->group, run->sources[i].peer);
             }
         }
@@ -117,7 +117,7 @@ static dp_status_t post_partials(reduce_run_t *run)
 
 static dp_status_t post_results(reduce_run_t *run)
 {
-    dp_link_t *link = run->group->lane->link;
+    dp_ucx_link_t *link = run->group->lane->link;
 
     for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
@@ -131,9 +131,9 @@ static dp_status_t post_results(reduce_run_t *run)
                 dp_inter_node_tag(run->group, source->rank, DP_KIND_RESULT, source->posted);
 
             if (!is_wanted_on(run, run->group->node, chunk)) continue;
-            if (dp_link_receive(link, tag, gather_buffer(run, i, source->posted),
-                                chunk_bytes(run, chunk, run->numeric.result),
-                                gather_message(run, i, source->posted)) != DP_OK) {
+            if (dp_ucx_link_receive(link, tag, gather_buffer(run, i, source->posted),
+                                    chunk_bytes(run, chunk, run->numeric.result),
+                                    gather_message(run, i, source->posted)) != DP_OK) {
                 return dp_inter_node_lost(run->group, source->peer);
             }
         }
@@ -148,7 +148,7 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     const size_t total = run->target_chunks * (size_t)run->target_count;
     const dp_chunk_head_t head = {run->group->op_index, run->last_rank, (uint32_t)run->op->digest};
     const dp_inter_node_target_t *target;
-    dp_link_message_t *message;
+    dp_ucx_link_message_t *message;
     dp_range_t range;
     size_t chunk;
     size_t bytes;
@@ -170,9 +170,9 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
     status = dp_partial_make(run->group, &run->numeric, range, target->row, buffer + DP_CHUNK_HEAD);
     if (status != DP_OK) return status;
     bytes = chunk_bytes(run, range, run->numeric.partial) + DP_CHUNK_HEAD;
-    if (dp_link_send(run->group->lane->link, target->peer,
-                     dp_inter_node_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk),
-                     buffer, bytes, message) != DP_OK) {
+    if (dp_ucx_link_send(run->group->lane->link, target->peer,
+                         dp_inter_node_tag(run->group, run->group->rank, DP_KIND_PARTIAL, chunk),
+                         buffer, bytes, message) != DP_OK) {
         return dp_inter_node_lost(run->group, target->peer);
     }
     run->op->wire_bytes += bytes;
@@ -185,16 +185,16 @@ static dp_status_t send_partial(reduce_run_t *run, int *busy)
 static dp_status_t send_result(reduce_run_t *run, size_t chunk, const char *buffer, size_t bytes)
 {
     const dp_range_t range = dp_range_chunk(run->range, chunk, run->chunk_blocks);
-    dp_link_message_t *messages =
+    dp_ucx_link_message_t *messages =
         &run->inter_node->answered[chunk % DP_CHUNK_WINDOW * (size_t)run->inter_node->others];
 
     for (int i = 0; i < run->inter_node->others; i++) {
         const int peer = run->sources[i].peer;
 
         if (!is_wanted_on(run, run->sources[i].node, range)) continue;
-        if (dp_link_send(run->group->lane->link, peer,
-                         dp_inter_node_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
-                         buffer, bytes, &messages[i]) != DP_OK) {
+        if (dp_ucx_link_send(run->group->lane->link, peer,
+                             dp_inter_node_tag(run->group, run->group->rank, DP_KIND_RESULT, chunk),
+                             buffer, bytes, &messages[i]) != DP_OK) {
             return dp_inter_node_lost(run->group, peer);
         }
         run->op->wire_bytes += bytes;
@@ -207,7 +207,7 @@ static int have_partials(const reduce_run_t *run, int *failed)
 {
     *failed = -1;
     for (int i = 0; i < run->inter_node->others; i++) {
-        const dp_link_message_t *message = partial_message(run, i, run->combined);
+        const dp_ucx_link_message_t *message = partial_message(run, i, run->combined);
 
         if (message->is_pending) return 0;
         if (message->is_failed && *failed < 0) *failed = i;
@@ -253,7 +253,7 @@ static dp_status_t collect_partials(reduce_run_t *run)
 static dp_status_t combine_chunk(reduce_run_t *run, int *busy)
 {
     const size_t place = run->combined % DP_CHUNK_WINDOW;
-    dp_link_message_t *answers =
+    dp_ucx_link_message_t *answers =
         &run->inter_node->answered[place * (size_t)run->inter_node->others];
     char *result = run->inter_node->pool->result[place];
     dp_range_t chunk;
@@ -291,7 +291,7 @@ static dp_status_t deliver_results(reduce_run_t *run, int *busy)
 {
     for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         dp_inter_node_source_t *source = &run->sources[i];
-        const dp_link_message_t *message = gather_message(run, i, source->delivered);
+        const dp_ucx_link_message_t *message = gather_message(run, i, source->delivered);
         dp_range_t chunk;
         dp_status_t status;
 
@@ -354,25 +354,25 @@ static void note_heard(reduce_run_t *run)
  * it takes what it is sent. */
 static int awaited(const reduce_run_t *run)
 {
-    const dp_link_t *link = run->group->lane->link;
+    const dp_ucx_link_t *link = run->group->lane->link;
 
     for (int i = 0; i < run->inter_node->others && run->posted > run->combined; i++) {
         if (partial_message(run, i, run->combined)->is_pending) {
-            return dp_link_rank(link, run->sources[i].peer);
+            return dp_ucx_link_rank(link, run->sources[i].peer);
         }
     }
     for (int i = 0; run->gathers && i < run->inter_node->others; i++) {
         if (run->sources[i].delivered < run->sources[i].chunks) {
-            return dp_link_rank(link, run->sources[i].peer);
+            return dp_ucx_link_rank(link, run->sources[i].peer);
         }
     }
-    return run->target_count > 0 ? dp_link_rank(link, run->targets[0].peer) : -1;
+    return run->target_count > 0 ? dp_ucx_link_rank(link, run->targets[0].peer) : -1;
 }
 
 /* Sleeps until a message moves. Fails when a partner that is still needed has gone. */
 static dp_status_t sleep_or_fail(reduce_run_t *run)
 {
-    const dp_link_t *link = run->group->lane->link;
+    const dp_ucx_link_t *link = run->group->lane->link;
     const int has_sent = run->next_send == run->target_chunks * (size_t)run->target_count;
 
     for (int i = 0; i < run->inter_node->others; i++) {
@@ -383,19 +383,19 @@ static dp_status_t sleep_or_fail(reduce_run_t *run)
         if (has_sent && run->combined == run->chunks && source->delivered == source->chunks) {
             continue;
         }
-        if (dp_link_is_lost(link, source->peer, NULL)) {
+        if (dp_ucx_link_is_lost(link, source->peer, NULL)) {
             return dp_inter_node_lost(run->group, source->peer);
         }
     }
     for (int i = 0; !has_sent && i < run->target_count; i++) {
-        if (dp_link_is_lost(link, run->targets[i].peer, NULL)) {
+        if (dp_ucx_link_is_lost(link, run->targets[i].peer, NULL)) {
             return dp_inter_node_lost(run->group, run->targets[i].peer);
         }
     }
     if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
         run->wait_begin_ns = dp_now_ns();
     }
-    dp_link_idle_for(run->group->lane->link, awaited(run));
+    dp_ucx_link_idle_for(run->group->lane->link, awaited(run));
     return DP_OK;
 }
 
@@ -404,7 +404,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     int failed_peer;
 
     while (!is_finished(run, &failed_peer)) {
-        int busy = dp_link_progress(run->group->lane->link) != 0;
+        int busy = dp_ucx_link_progress(run->group->lane->link) != 0;
         dp_status_t status = dp_inter_node_check_abort(run->group);
 
         if (status == DP_OK) status = post_partials(run);

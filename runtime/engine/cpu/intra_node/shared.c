@@ -282,8 +282,8 @@ static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
         cannot_pull |= dp_cpu_descriptor(group, k)->cannot_pull;
     }
     if (!has_private_memory) return reduce_shards(group, op);
-    if (cannot_pull) return dp_staging_reduce(group, op);
-    status = use_staging ? dp_staging_reduce(group, op) : dp_pull_reduce(group, op);
+    if (cannot_pull) return dp_host_staging_reduce(group, op);
+    status = use_staging ? dp_host_staging_reduce(group, op) : dp_pull_reduce(group, op);
     if (status == DP_OK && group->local_rank == 0) {
         dp_method_record(&group->engine->methods, use_staging ? DP_METHOD_STAGING : DP_METHOD_PULL,
                          dp_cpu_input_bytes(group, op), dp_now_ns() - start_ns);

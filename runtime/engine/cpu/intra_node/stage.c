@@ -25,7 +25,7 @@
 #define PIECE_BYTES ((size_t)64 * DP_KIB)        /* of all others together */
 #define PIECE_LEAST ((size_t)DP_TALLY_BLOCK * 8) /* of one of them: a block of the largest type */
 
-struct dp_staging {
+struct dp_host_staging {
     dp_arena_t *arena; /* borrowed */
     int count;         /* of the node's ranks */
     size_t piece_bytes;
@@ -34,26 +34,26 @@ struct dp_staging {
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
-static size_t staging_bytes(const dp_staging_t *staging)
+static size_t staging_bytes(const dp_host_staging_t *staging)
 {
     return 2 * ((size_t)staging->count + 1) * staging->piece_bytes;
 }
 
 /* Where the part for local rank `local` of a group lies, in a step of this parity. */
-static size_t part_at(const dp_staging_t *staging, size_t step, int local)
+static size_t part_at(const dp_host_staging_t *staging, size_t step, int local)
 {
     return ((step & 1) * (size_t)staging->count + (size_t)local) * staging->piece_bytes;
 }
 
-static size_t result_at(const dp_staging_t *staging, size_t step)
+static size_t result_at(const dp_host_staging_t *staging, size_t step)
 {
     return (2 * (size_t)staging->count + (step & 1)) * staging->piece_bytes;
 }
 
 /* For so many ranks of a node. */
-static dp_status_t create_staging(dp_arena_t *arena, int count, dp_staging_t **out)
+static dp_status_t create_staging(dp_arena_t *arena, int count, dp_host_staging_t **out)
 {
-    dp_staging_t *staging = calloc(1, sizeof(*staging));
+    dp_host_staging_t *staging = calloc(1, sizeof(*staging));
     void *memory;
     dp_status_t status;
 
@@ -72,7 +72,7 @@ static dp_status_t create_staging(dp_arena_t *arena, int count, dp_staging_t **o
     return DP_OK;
 }
 
-void dp_staging_destroy(dp_staging_t *staging)
+void dp_host_staging_destroy(dp_host_staging_t *staging)
 {
     free(staging); /* the memory goes with the arena: others may still look */
 }
@@ -101,7 +101,7 @@ static dp_status_t publish_staging(dp_cpu_group_t *group)
 typedef struct staging_run {
     dp_cpu_group_t *group;
     const dp_engine_op_t *op;
-    const dp_staging_t *staging;
+    const dp_host_staging_t *staging;
     size_t blocks; /* of a piece */
     size_t elem_bytes;
     int wanted; /* figures are */
@@ -219,7 +219,7 @@ static dp_status_t copy_out(const staging_run_t *run, int local, size_t index)
 
 /* ---- All of it ------------------------------------------------------------------------------ */
 
-dp_status_t dp_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
+dp_status_t dp_host_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const int self = group->local_rank;
     const int size = group->local_size;

@@ -247,44 +247,44 @@ static void come_to(meeting_t *meeting, int stage)
     }
 }
 
-static dp_link_t *make_link(meeting_t *meeting, int rank)
+static dp_ucx_link_t *make_link(meeting_t *meeting, int rank)
 {
     dp_config_t config;
     dp_log_t log;
-    dp_link_t *link;
+    dp_ucx_link_t *link;
     dp_error_t error = {DP_OK, ""};
     const void *address;
 
     dp_config_defaults(&config);
     dp_log_init(&log, DP_LOG_WARN, rank);
-    if (dp_link_create(&config, rank, 2, &log, &link, &error) != DP_OK) {
+    if (dp_ucx_link_create(&config, rank, 2, &log, &link, &error) != DP_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, error.text);
         _exit(2);
     }
-    address = dp_link_address(link, &meeting->bytes[rank]);
+    address = dp_ucx_link_address(link, &meeting->bytes[rank]);
     if (meeting->bytes[rank] > sizeof(meeting->addresses[rank])) _exit(3);
     memcpy(meeting->addresses[rank], address, meeting->bytes[rank]);
     return link;
 }
 
-static void progress_for(dp_link_t *link, unsigned ms)
+static void progress_for(dp_ucx_link_t *link, unsigned ms)
 {
     const uint64_t until_ns = dp_now_ns() + ms * UINT64_C(1000000);
 
     while (dp_now_ns() < until_ns)
-        dp_link_progress(link);
+        dp_ucx_link_progress(link);
 }
 
 /* Connects to the other one, and then never looks at the answer. */
 static void call_and_fall_silent(meeting_t *meeting)
 {
-    dp_link_t *link = make_link(meeting, 1);
+    dp_ucx_link_t *link = make_link(meeting, 1);
     dp_error_t error = {DP_OK, ""};
     int peer;
 
     atomic_store(&meeting->stage, 1);
     come_to(meeting, 2);
-    if (dp_link_connect(link, 0, meeting->addresses[0], &peer, &error) != DP_OK) _exit(4);
+    if (dp_ucx_link_connect(link, 0, meeting->addresses[0], &peer, &error) != DP_OK) _exit(4);
     progress_for(link, 2);
     atomic_store(&meeting->stage, 3);
     for (;;)
@@ -294,11 +294,11 @@ static void call_and_fall_silent(meeting_t *meeting)
 /* Accepts that connection, and connects back when the caller is gone. */
 static void call_back_too_late(meeting_t *meeting, pid_t caller)
 {
-    const dp_link_tag_t tag = {.from_rank = 0};
+    const dp_ucx_link_tag_t tag = {.from_rank = 0};
     const uint64_t deadline_ns = dp_now_ns() + UINT64_C(20000000000);
-    dp_link_message_t message = {0};
+    dp_ucx_link_message_t message = {0};
     dp_error_t error = {DP_OK, ""};
-    dp_link_t *link;
+    dp_ucx_link_t *link;
     int peer;
 
     come_to(meeting, 1);
@@ -308,16 +308,16 @@ static void call_back_too_late(meeting_t *meeting, pid_t caller)
     progress_for(link, 20);
     kill(caller, SIGKILL);
     waitpid(caller, NULL, 0);
-    if (dp_link_connect(link, 1, meeting->addresses[1], &peer, &error) == DP_OK) {
-        dp_link_send(link, peer, dp_link_tag(&tag), "x", 1, &message);
-        while (!dp_link_is_lost(link, peer, NULL) && dp_now_ns() < deadline_ns)
-            dp_link_progress(link);
-        if (!dp_link_is_lost(link, peer, NULL)) {
+    if (dp_ucx_link_connect(link, 1, meeting->addresses[1], &peer, &error) == DP_OK) {
+        dp_ucx_link_send(link, peer, dp_ucx_link_tag(&tag), "x", 1, &message);
+        while (!dp_ucx_link_is_lost(link, peer, NULL) && dp_now_ns() < deadline_ns)
+            dp_ucx_link_progress(link);
+        if (!dp_ucx_link_is_lost(link, peer, NULL)) {
             fprintf(stderr, "nobody said that the other one is gone\n");
             _exit(7);
         }
     }
-    dp_link_destroy(link, 0);
+    dp_ucx_link_destroy(link, 0);
 }
 
 /* Both in processes of their own: what UCX keeps of a broken link has threads, and who forks beside
