@@ -188,6 +188,61 @@ else:
 dist.destroy_process_group()
 print("passed")
 """
+# Types that libdp lacks move as bytes, and are not reduced as bytes.
+TYPES = """
+kinds = [getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)] + [torch.complex64]
+def make(kind, rank, count=8):
+    values = torch.arange(float(count)) + 8 * rank
+    return torch.complex(values, -values) if kind.is_complex else values.to(kind)
+def same(one, other):
+    return one.shape == other.shape and one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8))
+for kind in kinds:
+    mine = make(kind, here)
+    x = mine.clone()
+    dist.broadcast(x, 1)
+    assert same(x, make(kind, 1)), x
+    strided = torch.zeros(8, 2, dtype=kind)[:, 0]
+    strided.copy_(mine)
+    dist.broadcast(strided, 1)
+    assert same(strided, make(kind, 1)), strided
+    rows = [torch.zeros(8, dtype=kind) for _ in range(ranks)]
+    dist.all_gather(rows, mine)
+    assert all(same(row, make(kind, rank)) for rank, row in enumerate(rows)), rows
+    whole = torch.zeros(8 * ranks, dtype=kind)
+    dist.all_gather_into_tensor(whole, mine)
+    assert all(same(row, make(kind, rank)) for rank, row in enumerate(whole.chunk(ranks))), whole
+    got = torch.zeros(8, dtype=kind)
+    dist.all_to_all_single(got, mine)
+    assert same(got, torch.cat([make(kind, rank).chunk(ranks)[here] for rank in range(ranks)])), got
+    rows = [torch.zeros(8, dtype=kind) for _ in range(ranks)] if here == 0 else None
+    dist.gather(mine, rows, dst=0)
+    assert here != 0 or all(same(row, make(kind, rank)) for rank, row in enumerate(rows)), rows
+    dist.scatter(got, [make(kind, rank) for rank in range(ranks)] if here == 0 else None, src=0)
+    assert same(got, mine), got
+    if here == 0:
+        dist.send(mine, 1)
+    elif here == 1:
+        dist.recv(got, 0)
+        assert same(got, make(kind, 0)), got
+    refused = ("complex numbers",) if kind.is_complex else ("no reduction of", str(kind)[len("torch.f"):])
+    op = dist.ReduceOp.PRODUCT if kind.is_complex else dist.ReduceOp.SUM
+    x = mine.clone()
+    if not kind.is_complex:  # torch itself refuses those of complex numbers
+        fails(lambda: dist.all_reduce(x, op=op), *refused)
+    fails(lambda: dist.reduce(x, 0, op=op), *refused)
+    fails(lambda: dist.reduce_scatter_tensor(torch.zeros(8 // ranks, dtype=kind), x, op=op), *refused)
+    parts = [make(kind, here, rank + 1) for rank in range(ranks)]  # of different sizes
+    fails(lambda: dist.reduce_scatter(torch.zeros(here + 1, dtype=kind), parts, op=op), *refused)
+    assert same(x, mine), x
+x = torch.ones(2)
+dist.all_reduce(x)
+assert x[0] == ranks
+sums = torch.full((2,), complex(here, 1))
+dist.reduce(sums, 0)
+assert here != 0 or sums[1] == complex(ranks * (ranks - 1) / 2, ranks), sums
+dist.destroy_process_group()
+print("passed")
+"""
 # What torch's holder of a Work in Python does not forward.
 WORKS = """
 x = torch.ones(3)
@@ -415,6 +470,9 @@ class Backend(unittest.TestCase):
 
     def test_mistakes_are_named(self):
         self.assertIn("passed", world(MISTAKES, "dp", 2))
+
+    def test_types_that_libdp_lacks_move_and_are_not_reduced(self):
+        self.assertIn("passed", world(TYPES, "dp", 2))
 
     @unittest.skipUnless(VERSION >= (2, 14), "before, torch has monitored_barrier() for gloo alone")
     def test_missing_ranks_are_named(self):

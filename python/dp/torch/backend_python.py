@@ -367,8 +367,13 @@ class DpBackend(c10d.Backend):
                                                    else flat.reshape(tensor.shape))
 
     @staticmethod
-    def _reduction(op: Any) -> tuple[dict[str, Any], Callable | None]:
+    def _reduction(op: Any, tensor: torch.Tensor) -> tuple[dict[str, Any], Callable | None]:
         """libdp's options of a ReduceOp; a function for those that it lacks."""
+        if tensor.dtype not in _KNOWN:  # libdp gets bytes, or the parts of complex numbers
+            if not tensor.is_complex():
+                raise _fail(dp.InvalidError(f"no reduction of {tensor.dtype}"))
+            if any(op == one for one in (dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX)):
+                raise _fail(dp.InvalidError("complex numbers can only be summed and averaged"))
         for known, number in _REDUCE.items():
             if op == known:
                 return {"op": number}, None
@@ -383,7 +388,7 @@ class DpBackend(c10d.Backend):
     # ---- Reductions ---------------------------------------------------------------------------
 
     def _begin_allreduce(self, tensor: torch.Tensor, op: Any) -> tuple[dp.Handle, Callable | None]:
-        options, bitwise = self._reduction(op)
+        options, bitwise = self._reduction(op, tensor)
         if tensor.dtype == torch.bool and options.get("op") in (dp.SUM, dp.PRODUCT):
             options["op"] = dp.MAX if options["op"] == dp.SUM else dp.MIN
         target, finish = self._target(tensor)
@@ -424,7 +429,7 @@ class DpBackend(c10d.Backend):
         return self._work("sparse_all_reduce", handles, [], tensors, build)
 
     def reduce(self, tensors: Any, opts: Any) -> _Work:
-        options, bitwise = self._reduction(opts.reduceOp)
+        options, bitwise = self._reduction(opts.reduceOp, tensors[0])
         if bitwise is not None:
             return self.allreduce(tensors, opts)
         target, finish = self._target(tensors[0])
@@ -434,7 +439,7 @@ class DpBackend(c10d.Backend):
                           finish if self.rank() == opts.rootRank else None)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> _Work:
-        options, bitwise = self._reduction(opts.reduceOp)
+        options, bitwise = self._reduction(opts.reduceOp, input)
         source = self._flat(input).view(self.size(), -1)
         if not self._is_ordered:
             source = source[self._from_group].contiguous()
@@ -456,7 +461,7 @@ class DpBackend(c10d.Backend):
                              opts: Any) -> _Work:
         if all(row.shape == rows[0].shape for row in rows):
             return self.reduce_scatter_single(output, torch.stack([row.detach() for row in rows]), opts)
-        options, bitwise = self._reduction(opts.reduceOp)
+        options, bitwise = self._reduction(opts.reduceOp, output)
         parts = [self._flat(rows[self._from_group[i]]) for i in range(self.size())]
         if bitwise is not None:
             counts = [part.numel() for part in parts]

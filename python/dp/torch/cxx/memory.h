@@ -94,8 +94,22 @@ inline at::Tensor combine_rows(const at::Tensor &rows, ReduceOp::RedOpType op)
     return total;
 }
 
+/* libdp gets complex numbers as pairs and types that it lacks as bytes, so it must not reduce them
+ * as those. */
+inline void check_reduction(const Memory &memory, const ReduceOp &op)
+{
+    const at::ScalarType type = memory.tensor.scalar_type();
+
+    if (memory.dtype == DP_U8 && type != at::kByte)
+        fail(std::string("dp: no reduction of ") + c10::toString(type));
+    if (at::isComplexType(type) &&
+        (op.op_ == ReduceOp::PRODUCT || op.op_ == ReduceOp::MIN || op.op_ == ReduceOp::MAX))
+        fail("dp: complex numbers can only be summed and averaged");
+}
+
 inline dp_options_t reduction_for(const Memory &memory, const ReduceOp &op)
 {
+    check_reduction(memory, op);
     dp_options_t options = options_for(memory);
     switch (op.op_) {
     case ReduceOp::SUM:
