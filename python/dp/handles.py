@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -152,6 +153,14 @@ def abandon(context: "Context", pointer: int, keeps: Any) -> None:
         lib.release(pointer)
 
 
+def _call(function: Callable[[], None]) -> None:
+    """A function of the program. Nobody waits for what it raises, which is told as that of a thread."""
+    try:
+        function()
+    except BaseException:
+        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+
+
 class Completions:
     """Calls functions when operations are over, on a thread of its own, which starts with the first.
 
@@ -187,7 +196,7 @@ class Completions:
             else:
                 self._functions[cookie] = function
         if is_over:
-            function()
+            _call(function)
 
     def adopt(self, pointer: int, keeps: Any) -> None:
         """Keeps the memory of a dropped handle until its operation is over."""
@@ -228,7 +237,7 @@ class Completions:
                     if function is None:
                         self._early.add(cookies[i])
                 if function is not None:
-                    function()
+                    _call(function)
 
     @property
     def is_running(self) -> bool:

@@ -168,6 +168,24 @@ class Life(unittest.TestCase):
         counts = [int(line.split()[-1]) for line in output.splitlines() if "interrupted" in line]
         self.assertGreater(max(counts), 0, output)
 
+    def test_an_exception_of_on_done_is_told_and_harms_no_other(self):
+        code, output = finish(start("""
+            import threading
+            world = dp.init()
+            def fail(handle):
+                raise ValueError(f"the first of rank {world.rank}")
+            came = threading.Event()
+            first = world.allreduce(np.ones(3), name="first", on_done=fail)
+            first.wait()
+            world.allreduce(np.ones(3), name="second", on_done=lambda handle: came.set())
+            assert came.wait(30), "the thread that tells of operations has ended"
+            world.finalize()
+            print("passed")
+            """))
+        self.assertEqual(code, 0, output)
+        self.assertEqual(output.count("passed"), 2, output)
+        self.assertEqual(output.count("ValueError: the first of rank"), 2, output)
+
     def test_the_end_of_the_process_finalizes(self):
         code, output = finish(start("""
             world = dp.init()
