@@ -23,7 +23,7 @@ from .stores import StoreCallbacks
 ORDERS = {"default": 0, "negotiated": 1, "program": 2}
 ERROR_ROOM = 1024
 
-_contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+_contexts: "set[Context]" = set()  # until finalize(), also those that nothing else refers to
 
 
 class Stats(dict):

@@ -196,6 +196,23 @@ class Life(unittest.TestCase):
         self.assertEqual(code, 0, output)
         self.assertEqual(output.count("no finalize"), 3)
 
+    def test_a_context_that_was_dropped_is_finalized(self):
+        code, output = finish(start("""
+            import gc
+            world = dp.init()
+            world.allreduce(np.ones(3), name="x").wait()
+            if world.rank == 0:
+                del world
+                gc.collect()
+                print("dropped", flush=True)
+                sys.exit(0)
+            world.finalize()
+            print("passed", flush=True)
+            """))
+        self.assertEqual(code, 0, output)
+        self.assertIn("dropped", output)
+        self.assertIn("passed", output)
+
     def test_a_forked_child_is_refused_and_harms_nothing(self):
         code, output = finish(start("""
             world = dp.init()
