@@ -5,9 +5,11 @@ It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the o
 torch 2.4 on, and compiles it where that was not done.
 """
 import sys
+import types
 import unittest
+import unittest.mock
 
-from torch_ranks import FORM, MINIMUM, VERSION, has_backend, world
+from torch_ranks import FORM, MINIMUM, VERSION, has_backend, torch, world
 
 COLLECTIVES = """
 x = torch.full((3, 4), here + 1.0)
@@ -497,6 +499,17 @@ print("passed")
     @unittest.skipUnless(VERSION >= (2, 7), "torch asks no backend for memory before 2.7")
     def test_memory_is_used_again_runs_out_and_outlives_the_world(self):
         self.assertIn("passed", world(MEMORY, "dp", 2, DP_ARENA_BYTES="64M", DP_FUSION_BYTES="1M"))
+
+    @unittest.skipUnless(FORM == "python", "DpWork::devices() is C++")
+    def test_a_future_knows_the_gpus_of_its_tensors(self):
+        from dp.torch.backend_python import _Work
+        first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+        tensors = [types.SimpleNamespace(device=torch.device(one)) for one in (second, "cpu", first, second)]
+        backend = types.SimpleNamespace(waiter=types.SimpleNamespace(submit=lambda *_: None))
+        for outputs, devices in ((tensors, [second, first]), ([torch.ones(1)], [])):
+            with unittest.mock.patch("torch.futures.Future") as future:
+                _Work("all_reduce", [], outputs, None, backend, []).get_future()
+            future.assert_called_once_with(devices=devices)
 
     def test_rank_0_says_the_form(self):
         if FORM == "python" or VERSION < (2, 14):

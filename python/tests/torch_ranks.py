@@ -18,7 +18,7 @@ try:
     import torch
     VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 except ImportError:
-    VERSION = (0, 0)
+    torch, VERSION = None, (0, 0)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 240

@@ -47,6 +47,15 @@ def _fail(error: dp.Error) -> Exception:
     return dist.DistBackendError(str(error))
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _gpus(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
+    """Where tensors of a future are, beside host memory: torch refuses to complete it with those of other devices."""
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.device.type != "cpu"))
+
+
 class _Event:
     """A span of torch's profiler, from the submission of an operation to its end. It ends on another thread
     than it began on: so the profiler takes it as asynchronous, which may overlap others."""
@@ -107,7 +116,7 @@ class _Work(dist._Work):
     def get_future(self) -> torch.futures.Future:
         """A future of the outputs, waited for on the backend's thread."""
         if self._future is None:
-            future = self._future = torch.futures.Future()
+            future = self._future = torch.futures.Future(devices=_gpus(self.outputs))
             self._backend.waiter.submit(self._complete, future)
         return self._future
 
