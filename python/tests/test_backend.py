@@ -150,6 +150,9 @@ fails((lambda: dist.broadcast(torch.ones(2), 0)) if here else (lambda: dist.all_
 fails(lambda: dist.broadcast(torch.ones(2), here), "root", "0 on rank 0", "1 on rank 1")
 words = ("can take 4", "6 come") if os.environ["LIBDP_TORCH"] == "native" else ("3 elements came", "room for 2")
 fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), *words)
+wrong = dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3), async_op=True)
+fails(wrong.wait, *words)
+fails(wrong.wait, *words)  # and again
 fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2 + here,))), "tag")
 fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,)), op=dist.ReduceOp.MAX), "only sum")
 x = torch.ones(2)

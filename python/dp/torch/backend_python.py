@@ -108,9 +108,13 @@ class _Work(dist._Work):
             finally:
                 for event in self.events:
                     event.end()
-            finish, self.finish = self.finish, None
-            if finish is not None:
-                finish()
+            if self.finish is not None:
+                try:
+                    self.finish()
+                except Exception as error:  # the next wait raises it too
+                    self.finish = functools.partial(_raise, error)
+                    raise
+                self.finish = None
         return True
 
     def get_future(self) -> torch.futures.Future:
