@@ -121,6 +121,18 @@ for turn in range(1100 if hasattr(own, "shutdown") else 3):
 dist.destroy_process_group()
 print("passed")
 """
+# Beside another default group each group is a world of its own.
+OWN_WORLDS = """
+for turn in range(4):
+    group = dist.new_group([0, 1], backend="dp")
+    x = torch.ones(4)
+    dist.all_reduce(x, group=group)
+    assert x[3] == ranks
+    dist.destroy_process_group(group)
+    assert len(dp.torch.backend._worlds) == 1, "worlds that have ended are kept"
+dist.destroy_process_group()
+print("passed")
+"""
 TIMEOUTS = """
 dist.set_timeout(datetime.timedelta(milliseconds=300), dist.group.WORLD)
 if here == 0:
@@ -193,6 +205,10 @@ class Life(unittest.TestCase):
 
     def test_worlds_and_groups_follow_each_other(self):
         self.assertIn("passed", world(AGAIN))
+
+    @unittest.skipUnless(VERSION >= (2, 7), "before, torch ends no group of a plug-in")
+    def test_worlds_beside_another_backend_are_forgotten(self):
+        self.assertIn("passed", world(OWN_WORLDS, "gloo"))
 
     @unittest.skipUnless(VERSION >= (2, 14), "torch sets no time-out of a plug-in before")
     def test_the_timeout_of_a_group_can_be_set(self):

@@ -32,6 +32,8 @@ def _create(options: Any, pg_options: Any) -> Any:
         return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout, store)
     if not ranks and _default is not None:
         _end(_default)
+    for context in [one for one in _worlds if not one.is_alive]:  # of a group that was destroyed
+        del _worlds[context]
     module = backend_native.agree(store, options.group_rank)
     try:
         context = dp.init(store, options.group_rank, options.group_size)
