@@ -172,8 +172,13 @@ def like(value: Any, shape: tuple[int, ...]) -> Any:
         import numpy
         return numpy.empty(shape, value.dtype)
     data = view(value)
+    letter: Any = next((letter for letter, dtype in _BY_FORMAT.items() if dtype == data.dtype), None)
+    if letter is None:
+        raise errors.UnsupportedError(f"a new array of {NAMES[data.dtype]} beside one of {type(value).__name__}: "
+                                      "Python's buffers have no such type. Give the output")
+    if 0 in shape:
+        return memoryview(bytearray()).cast(letter)  # other shapes without elements have none
     block = (ctypes.c_char * (SIZES[data.dtype] * _product(shape)))()
-    letter: Any = next(letter for letter, dtype in _BY_FORMAT.items() if dtype == data.dtype)
     return memoryview(block).cast("B").cast(letter, shape)
 
 

@@ -27,6 +27,19 @@ def tearDownModule():
     world.finalize(force=True)
 
 
+class Exchanged:
+    """Memory of an array that has DLPack and nothing else, as JAX's have."""
+
+    def __init__(self, values, is_bf16=False):
+        self.values, self.is_bf16 = values, is_bf16
+
+    def __dlpack__(self):
+        capsule = self.values.__dlpack__()
+        if self.is_bf16:  # NumPy has no such type: its bits are those of uint16
+            dp.arrays._DLTensor.from_address(dp.arrays._pointer_of(capsule, b"dltensor")).code = 4
+        return capsule
+
+
 class Collectives(unittest.TestCase):
     def sum_of_ranks(self):
         return world.size * (world.size - 1) // 2
@@ -71,6 +84,34 @@ class Collectives(unittest.TestCase):
         text = bytearray(b"\x01\x02")
         world.allreduce(text).wait()
         self.assertEqual(list(text), [world.size, 2 * world.size])
+
+    def test_arrays_that_have_dlpack_alone(self):
+        for kind in TYPES:
+            values = np.full((2, 3), world.rank, kind)
+            world.allreduce(Exchanged(values)).wait()
+            np.testing.assert_array_equal(values, np.full((2, 3), self.sum_of_ranks(), kind))
+        whole = world.allgather(Exchanged(np.full((2, 3), world.rank, np.float32))).wait().value
+        self.assertEqual(whole.shape, (world.size, 2, 3))
+        np.testing.assert_array_equal(np.asarray(whole)[:, 1, 2], np.arange(world.size))
+        came = world.allgatherv(Exchanged(np.full(world.rank, world.rank, np.int64))).wait()
+        self.assertEqual(list(came.value), [rank for rank in range(world.size) for _ in range(rank)])
+        none = world.allgatherv(Exchanged(np.zeros(0, np.float32))).wait()
+        self.assertEqual(list(none.value), [])
+        with self.assertRaisesRegex(dp.InvalidError, "not dense"):
+            world.allreduce(Exchanged(np.zeros((4, 4))[:, 1]))
+        with self.assertRaisesRegex(dp.InvalidError, "no type of libdp"):
+            world.allreduce(Exchanged(np.zeros(3, np.complex64)))
+
+    def test_bf16_by_dlpack(self):
+        one, two, three = 0x3f80, 0x4000, 0x4040
+        values = np.full(5, one, np.uint16)
+        world.allreduce(Exchanged(values, is_bf16=True)).wait()
+        np.testing.assert_array_equal(values, np.full(5, (one, two, three)[world.size - 1]))
+        out = np.zeros((world.size, 5), np.uint16)
+        world.allgather(Exchanged(values, is_bf16=True), Exchanged(out, is_bf16=True)).wait()
+        np.testing.assert_array_equal(out, np.tile(values, (world.size, 1)))
+        with self.assertRaisesRegex(dp.UnsupportedError, "bf16.*Give the output"):
+            world.allgather(Exchanged(values, is_bf16=True))
 
     def test_memory_that_cannot_be_used_is_told(self):
         with self.assertRaisesRegex(dp.InvalidError, "not dense"):
