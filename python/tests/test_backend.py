@@ -21,6 +21,14 @@ assert strided[3, 2] == ranks, strided
 bits = torch.tensor([1 << here])
 dist.all_reduce(bits, op=dist.ReduceOp.BOR)
 assert bits.item() == (1 << ranks) - 1, bits
+if hasattr(dist, "_make_nccl_premul_sum"):  # FSDP2's, where it divides gradients
+    for factor in (0.5, torch.tensor([0.5])):
+        scaled = torch.full((3,), here + 1.0)
+        dist.all_reduce(scaled, op=dist._make_nccl_premul_sum(factor))
+        assert scaled[2] == ranks * (ranks + 1) / 4, scaled
+        part = torch.zeros(2)
+        dist.reduce_scatter_tensor(part, torch.arange(2.0 * ranks), op=dist._make_nccl_premul_sum(factor))
+        assert part.tolist() == [here * ranks, (here + 0.5) * ranks], part
 complex_ = torch.full((2,), complex(here, 1))
 dist.all_reduce(complex_)
 assert complex_[1] == complex(ranks * (ranks - 1) / 2, ranks), complex_
