@@ -513,13 +513,13 @@ print("passed")
 
     @unittest.skipUnless(FORM == "python", "DpWork::devices() is C++")
     def test_a_future_knows_the_gpus_of_its_tensors(self):
-        from dp.torch.backend_python import _Work
+        from dp.torch.backend_work import Work
         first, second = torch.device("cuda", 0), torch.device("cuda", 1)
         tensors = [types.SimpleNamespace(device=torch.device(one)) for one in (second, "cpu", first, second)]
         backend = types.SimpleNamespace(waiter=types.SimpleNamespace(submit=lambda *_: None))
         for outputs, devices in ((tensors, [second, first]), ([torch.ones(1)], [])):
             with unittest.mock.patch("torch.futures.Future") as future:
-                _Work("all_reduce", [], outputs, None, backend, []).get_future()
+                Work("all_reduce", [], outputs, None, backend, []).get_future()
             future.assert_called_once_with(devices=devices)
 
     def test_rank_0_says_the_form(self):

@@ -19,131 +19,28 @@ from typing import Any, Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 
 import dp
 from dp.arrays import shape_tag
 
 from . import backend_end
 from .backend_memory import Pool
+from .backend_work import UNSET, Event, Work, fail
 from .ops import _stream
 from .turns import Turns
 
+c10d: Any = torch._C._distributed_c10d  # without type hints
 _REDUCE = {dist.ReduceOp.SUM: dp.SUM, dist.ReduceOp.AVG: dp.AVERAGE, dist.ReduceOp.MIN: dp.MIN,
            dist.ReduceOp.MAX: dp.MAX, dist.ReduceOp.PRODUCT: dp.PRODUCT}
 _BITWISE: dict[Any, Callable] = {dist.ReduceOp.BAND: torch.bitwise_and,
                                  dist.ReduceOp.BOR: torch.bitwise_or,
                                  dist.ReduceOp.BXOR: torch.bitwise_xor}
-_UNSET = datetime.timedelta(0)
 _REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatterv"}
 _EQUAL = _REDUCTIONS | {"broadcast", "allgather"}  # of which every rank gives as much
 PAUSE_S = 20e-6  # between two looks whether a name is free again
 _is_profiled = torch._C._autograd._profiler_enabled
 _KNOWN = {torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32, torch.uint32, torch.int64,
           torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool}
-
-
-def _fail(error: dp.Error) -> Exception:
-    return dist.DistBackendError(str(error))
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _gpus(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
-    """Where tensors of a future are, beside host memory: torch refuses to complete it with those of other devices."""
-    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.device.type != "cpu"))
-
-
-class _Event:
-    """A span of torch's profiler, from the submission of an operation to its end. It ends on another thread
-    than it began on: so the profiler takes it as asynchronous, which may overlap others."""
-
-    def __init__(self, title: str, tensors: Sequence[torch.Tensor], backend: "DpBackend") -> None:
-        self._record = torch.autograd._record_function_with_args_enter(title, *tensors)
-        self._thread = threading.get_ident()
-        self._backend = backend
-
-    def end(self) -> None:
-        record, self._record = self._record, None
-        if record is None:
-            return
-        if threading.get_ident() != self._thread:
-            torch.autograd._record_function_with_args_exit(record)
-        else:
-            self._backend.waiter.submit(torch.autograd._record_function_with_args_exit, record).result()
-
-
-class _Work(dist._Work):
-    """Operations of libdp, what is left to do behind them, and the tensors that they write."""
-
-    def __init__(self, kind: str, handles: Sequence[dp.Handle], outputs: Sequence[torch.Tensor],
-                 finish: Callable[[], None] | None, backend: "DpBackend", events: Sequence[_Event]) -> None:
-        super().__init__()
-        self.kind = kind
-        self.handles = list(handles)
-        self.outputs = list(outputs)
-        self.finish = finish
-        self.events = list(events)
-        self.limit = _UNSET  # of a wait that gives none
-        self._backend = backend
-        self._lock = threading.Lock()  # a future's thread and the program's may wait at once
-        self._future: torch.futures.Future | None = None
-
-    def wait(self, timeout: datetime.timedelta = _UNSET) -> bool:
-        """Waits in the caller's thread, which does libdp's work meanwhile."""
-        limit = next(one for one in (timeout, self.limit, self._backend.limit) if one > _UNSET)
-        with self._lock:
-            try:
-                for handle in self.handles:
-                    handle.wait(limit.total_seconds())
-            except dp.TimeoutError as error:
-                raise self._backend.timed_out(self, limit) from error
-            except dp.Error as error:
-                self._backend.note(error)
-                if isinstance(error, dp.MismatchError) and handle.place is not None:
-                    self._backend.turns.forget(handle.place)
-                raise _fail(error) from error
-            finally:
-                for event in self.events:
-                    event.end()
-            if self.finish is not None:
-                try:
-                    self.finish()
-                except Exception as error:  # the next wait raises it too
-                    self.finish = functools.partial(_raise, error)
-                    raise
-                self.finish = None
-        return True
-
-    def get_future(self) -> torch.futures.Future:
-        """A future of the outputs, waited for on the backend's thread."""
-        if self._future is None:
-            future = self._future = torch.futures.Future(devices=_gpus(self.outputs))
-            self._backend.waiter.submit(self._complete, future)
-        return self._future
-
-    def _complete(self, future: torch.futures.Future) -> None:
-        try:
-            self.wait()
-        except Exception as error:  # the future carries it to who waits
-            future.set_exception(error)
-        else:
-            future.set_result(self.outputs)
-
-    def is_completed(self) -> bool:
-        return all(handle.done() for handle in self.handles)
-
-    def is_success(self) -> bool:
-        return self.is_completed()
-
-    def result(self) -> list[torch.Tensor]:
-        self.wait()
-        return self.outputs
-
-    def synchronize(self) -> None:
-        self.wait()
 
 
 class DpBackend(c10d.Backend):
@@ -167,19 +64,19 @@ class DpBackend(c10d.Backend):
         self._ranks = list(ranks)
         self._store = store
         self._options = c10d.Backend.Options("dp", timeout=timeout)
-        self._coalesced: list[_Work] | None = None
+        self._coalesced: list[Work] | None = None
         self._lock = threading.Lock()
         self.turns = Turns()
         self._is_scaled = context.setting("WIRE") == "fp16"  # by the magnitude of a name's last sum
         self._sequence = 0  # collectives of this group
         self._monitored = 0  # monitored barriers of it
         self._root: DpBackend = parent or self
-        self.pool = Pool(context) if parent is None else parent.pool
+        self.pool: Pool = Pool(context) if parent is None else parent.pool
         # Of the root alone: groups that it has named, waits that timed out, ends of groups. And backends of
         # groups, as torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL does not keep objects of Python.
         self._members: list[DpBackend] = [self]
         self._splits = 0
-        self._late: list[_Work] = []
+        self._late: list[Work] = []
         self.failure = c10d.ErrorType.SUCCESS
         self._ending: list[threading.Thread] = []
 
@@ -224,7 +121,7 @@ class DpBackend(c10d.Backend):
         try:
             group = self.context.group(name[:63], list(members))
         except dp.Error as error:
-            raise _fail(error) from error
+            raise fail(error) from error
         assert group is not None, "torch calls this on members only"
         backend = type(self)(self.context, group, members, timeout, store, self._root)
         self._root._members.append(backend)
@@ -258,7 +155,7 @@ class DpBackend(c10d.Backend):
 
     # ---- Its end ------------------------------------------------------------------------------
 
-    def timed_out(self, work: _Work, limit: datetime.timedelta) -> Exception:
+    def timed_out(self, work: Work, limit: datetime.timedelta) -> Exception:
         """The error of a wait that was too long. The operation goes on; shutdown() waits no more for it."""
         self._root._late.append(work)
         return dist.DistBackendError(
@@ -308,19 +205,19 @@ class DpBackend(c10d.Backend):
     # ---- How operations are submitted ---------------------------------------------------------
 
     def _work(self, kind: str, handles: Sequence[dp.Handle], inputs: Sequence[torch.Tensor],
-              outputs: Sequence[torch.Tensor], finish: Callable[[], None] | None = None) -> _Work:
-        events = [_Event(f"{self.title}:{kind}", inputs, self)] if _is_profiled() else []
-        work = _Work(kind, handles, outputs, finish, self, events)
+              outputs: Sequence[torch.Tensor], finish: Callable[[], None] | None = None) -> Work:
+        events = [Event(f"{self.title}:{kind}", inputs, self)] if _is_profiled() else []
+        work = Work(kind, handles, outputs, finish, self, events)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
-    def _join(self, kind: str, works: Sequence[_Work], outputs: Sequence[torch.Tensor]) -> _Work:
+    def _join(self, kind: str, works: Sequence[Work], outputs: Sequence[torch.Tensor]) -> Work:
         """Several works as one."""
         if len(works) == 1:
             works[0].outputs = list(outputs)
             return works[0]
-        joined = _Work(kind, [handle for work in works for handle in work.handles], outputs,
+        joined = Work(kind, [handle for work in works for handle in work.handles], outputs,
                        _all(work.finish for work in works), self,
                        [event for work in works for event in work.events])
         if self._coalesced is not None:
@@ -350,14 +247,14 @@ class DpBackend(c10d.Backend):
                     return handle
         except dp.Error as error:
             self.note(error)
-            raise _fail(error) from error
+            raise fail(error) from error
 
     def _submit_pair(self, call: Callable[..., dp.Handle], *arguments: Any, **keywords: Any) -> dp.Handle:
         try:
             return call(*arguments, **keywords)
         except dp.Error as error:
             self.note(error)
-            raise _fail(error) from error
+            raise fail(error) from error
 
     @staticmethod
     def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -384,9 +281,9 @@ class DpBackend(c10d.Backend):
         """libdp's options of a ReduceOp; a function for those that it lacks."""
         if tensor.dtype not in _KNOWN:  # libdp gets bytes, or the parts of complex numbers
             if not tensor.is_complex():
-                raise _fail(dp.InvalidError(f"no reduction of {tensor.dtype}"))
+                raise fail(dp.InvalidError(f"no reduction of {tensor.dtype}"))
             if any(op == one for one in (dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX)):
-                raise _fail(dp.InvalidError("complex numbers can only be summed and averaged"))
+                raise fail(dp.InvalidError("complex numbers can only be summed and averaged"))
         for known, number in _REDUCE.items():
             if op == known:
                 return {"op": number}, None
@@ -406,12 +303,12 @@ class DpBackend(c10d.Backend):
             options["op"] = dp.MAX if options["op"] == dp.SUM else dp.MIN
         target, finish = self._target(tensor)
         if bitwise is not None:
-            rows = target.new_empty((self.size(), target.numel()))
+            combine, rows = bitwise, target.new_empty((self.size(), target.numel()))
             handle = self._submit(self._group.allgather, target, rows, stream=_stream(target))
-            return handle, lambda: tensor.detach().copy_(_combine(bitwise, rows).reshape(tensor.shape))
+            return handle, lambda: tensor.detach().copy_(_combine(combine, rows).reshape(tensor.shape))
         return self._submit(self._group.allreduce, target, stream=_stream(target), **options), finish
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> _Work:
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         if tensors[0].is_sparse:
@@ -421,14 +318,14 @@ class DpBackend(c10d.Backend):
         return self._work("all_reduce", [handle for handle, _ in begun], tensors, tensors,
                           _all(finish for _, finish in begun))
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any) -> _Work:
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Work:
         return self.allreduce(tensors, opts)
 
-    def allreduce_sparse(self, tensors: Any, opts: Any) -> _Work:
+    def allreduce_sparse(self, tensors: Any, opts: Any) -> Work:
         """The sum of a sparse tensor, whose coordinates and values are gathered."""
         tensor = tensors[0]
         if opts is not None and opts.reduceOp != dist.ReduceOp.SUM:
-            raise _fail(dp.InvalidError("all_reduce of a sparse tensor can only sum"))
+            raise fail(dp.InvalidError("all_reduce of a sparse tensor can only sum"))
         own = tensor.detach().coalesce()
         places, values = own.indices().t().contiguous(), own.values().contiguous()
         handles = [self._submit(self._group.allgatherv, part, stream=_stream(part), tag=shape_tag((0, *tensor.shape)))
@@ -441,7 +338,7 @@ class DpBackend(c10d.Backend):
 
         return self._work("sparse_all_reduce", handles, [], tensors, build)
 
-    def reduce(self, tensors: Any, opts: Any) -> _Work:
+    def reduce(self, tensors: Any, opts: Any) -> Work:
         options, bitwise = self._reduction(opts.reduceOp, tensors[0])
         if bitwise is not None:
             return self.allreduce(tensors, opts)
@@ -451,54 +348,54 @@ class DpBackend(c10d.Backend):
         return self._work("reduce", [handle], tensors, tensors,
                           finish if self.rank() == opts.rootRank else None)
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> _Work:
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
         options, bitwise = self._reduction(opts.reduceOp, input)
         source = self._flat(input).view(self.size(), -1)
         if not self._is_ordered:
             source = source[self._from_group].contiguous()
         if bitwise is not None:
-            rows = torch.empty_like(source)
-            handle = self._submit(self._group.alltoall, source, rows, stream=_stream(source))
+            combine, parts = bitwise, torch.empty_like(source)
+            handle = self._submit(self._group.alltoall, source, parts, stream=_stream(source))
             return self._work("reduce_scatter", [handle], [input], [output],
-                              lambda: output.detach().copy_(_combine(bitwise, rows).reshape(output.shape)))
+                              lambda: output.detach().copy_(_combine(combine, parts).reshape(output.shape)))
         target, finish = self._target(output)
         handle = self._submit(self._group.reduce_scatter, source, target, stream=_stream(target),
                               **options)
         return self._work("reduce_scatter", [handle], [input], [output], finish)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         works = [self._reduce_scatter_list(output, rows, opts) for output, rows in zip(outputs, inputs)]
         return self._join("reduce_scatter", works, outputs)
 
     def _reduce_scatter_list(self, output: torch.Tensor, rows: Sequence[torch.Tensor],
-                             opts: Any) -> _Work:
+                             opts: Any) -> Work:
         if all(row.shape == rows[0].shape for row in rows):
             return self.reduce_scatter_single(output, torch.stack([row.detach() for row in rows]), opts)
         options, bitwise = self._reduction(opts.reduceOp, output)
         parts = [self._flat(rows[self._from_group[i]]) for i in range(self.size())]
         if bitwise is not None:
-            counts = [part.numel() for part in parts]
+            combine, counts = bitwise, [part.numel() for part in parts]
             handle = self._submit(self._group.alltoallv, torch.cat(parts), counts, stream=_stream(parts[0]))
             return self._work("reduce_scatter", [handle], rows, [output], lambda: output.detach().copy_(_combine(
-                bitwise, handle.wait().value.view(self.size(), -1)).reshape(output.shape)))
+                combine, handle.wait().value.view(self.size(), -1)).reshape(output.shape)))
         target, finish = self._target(output)
         handle = self._submit(self._group.reduce_scatterv, torch.cat(parts), target,
                               [part.numel() for part in parts], stream=_stream(target), **options)
         return self._work("reduce_scatter", [handle], rows, [output], finish)
 
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         return self._join("reduce_scatter", [self.reduce_scatter_single(output, rows, opts)
                                              for output, rows in zip(outputs, inputs)], outputs)
 
     # ---- Copies -------------------------------------------------------------------------------
 
-    def broadcast(self, tensors: Any, opts: Any) -> _Work:
+    def broadcast(self, tensors: Any, opts: Any) -> Work:
         target, finish = self._target(tensors[0])
         root = self._to_group[opts.rootRank]
         handle = self._submit(self._group.broadcast, target, root=root, stream=_stream(target))
         return self._work("broadcast", [handle], tensors, tensors, finish)
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> _Work:
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
         source = self._flat(input)
         target, finish = self._target(output)
         if self._is_ordered:
@@ -515,11 +412,11 @@ class DpBackend(c10d.Backend):
 
         return self._work("all_gather", [handle], [input], [output], reorder)
 
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         return self._join("all_gather", [self.all_gather_single(output, one, opts)
                                          for output, one in zip(outputs, inputs)], outputs)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         handles, ends = [], []
         for rows, one in zip(outputs, inputs):
             source = self._flat(one)
@@ -527,7 +424,7 @@ class DpBackend(c10d.Backend):
             ends.append(functools.partial(self._divide, "all_gather", handles[-1], rows))
         return self._work("all_gather", handles, inputs, [row for rows in outputs for row in rows], _all(ends))
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         """outputs: a list of one list of tensors per rank."""
         rows = [[one[i] for one in outputs] for i in range(len(inputs))]
         return self.allgather(rows, inputs, opts)
@@ -557,7 +454,7 @@ class DpBackend(c10d.Backend):
             part = torch.view_as_complex(part) if like.is_complex() else part.view(like.dtype)
         return part.reshape(like.shape)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         source = self._flat(inputs[0])
         root = self._to_group[opts.rootRank]
         handle = self._submit(self._group.gatherv, source, root=root, stream=_stream(source))
@@ -566,7 +463,7 @@ class DpBackend(c10d.Backend):
         rows = outputs[0]
         return self._work("gather", [handle], inputs, rows, lambda: self._divide("gather", handle, rows))
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         target, finish = self._target(outputs[0])
         root = self._to_group[opts.rootRank]
         source, given = None, outputs
@@ -578,7 +475,7 @@ class DpBackend(c10d.Backend):
         return self._work("scatter", [handle], given, outputs, finish)
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: Any,
-                      input_splits: Any, opts: Any) -> _Work:
+                      input_splits: Any, opts: Any) -> Work:
         source = self._flat(input)
         rows = input.shape[0] if input.dim() else 1
         row = source.numel() // max(rows, 1)
@@ -586,14 +483,14 @@ class DpBackend(c10d.Backend):
         return self._alltoall(torch.split(source, [split * row for split in splits]), [input], [output])
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, output_splits: Any,
-                          input_splits: Any, opts: Any) -> _Work:
+                          input_splits: Any, opts: Any) -> Work:
         return self.alltoall_base(output, input, output_splits, input_splits, opts)
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> _Work:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Work:
         return self._alltoall([self._flat(one) for one in inputs], inputs, outputs)
 
     def _alltoall(self, parts: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
-                  outputs: Sequence[torch.Tensor]) -> _Work:
+                  outputs: Sequence[torch.Tensor]) -> Work:
         """parts: flat, one for each rank. outputs: one for each rank, or one for all of them."""
         ordered = [parts[self._from_group[i]] for i in range(self.size())]
         source = torch.cat(ordered) if ordered else parts[0]
@@ -614,37 +511,37 @@ class DpBackend(c10d.Backend):
 
     # ---- Pairs, and without data --------------------------------------------------------------
 
-    def send(self, tensors: Any, to: int, tag: int) -> _Work:
+    def send(self, tensors: Any, to: int, tag: int) -> Work:
         source = self._flat(tensors[0])
         handle = self._submit_pair(self._group.send, source, self._to_group[to], lane=tag,
                                    stream=_stream(source))
         return self._work("send", [handle], tensors, tensors)
 
-    def recv(self, tensors: Any, source: int, tag: int) -> _Work:
+    def recv(self, tensors: Any, source: int, tag: int) -> Work:
         target, finish = self._target(tensors[0])
         handle = self._submit_pair(self._group.recv, target, self._to_group[source], lane=tag,
                                    stream=_stream(target))
         return self._work("recv", [handle], tensors, tensors, finish)
 
-    def recv_anysource(self, tensors: Any, tag: int) -> _Work:
+    def recv_anysource(self, tensors: Any, tag: int) -> Work:
         raise NotImplementedError("dp: a receive from any rank; torch does not let a backend in Python say "
                                   "which rank it was. Give the source")
 
-    def barrier(self, opts: Any = None) -> _Work:
+    def barrier(self, opts: Any = None) -> Work:
         work = self._work("barrier", [self._submit(self._group.barrier)], [], [])
-        work.limit = opts.timeout if opts is not None else _UNSET
+        work.limit = opts.timeout if opts is not None else UNSET
         return work
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """A barrier by the store, after which rank 0 knows who was missing. Nothing of it stays under way."""
-        limit = opts.timeout if opts is not None and opts.timeout >= _UNSET else self.limit
+        limit = opts.timeout if opts is not None and opts.timeout >= UNSET else self.limit
         self._monitored += 1
         store = dist.PrefixStore(f"dp.monitored.{self._monitored}", self._store)
         if self.rank() != 0:
             store.set(str(self.rank()), b"here")
             self._pass_monitored(store, limit)
             return
-        if limit <= _UNSET:
+        if limit <= UNSET:
             raise dist.DistBackendError("Rank 0 timed out in monitoredBarrier after 0 ms")
         missing = self._find_missing(store, limit, wait_all_ranks)
         store.set("passed", b"no" if missing else b"yes")
@@ -680,7 +577,7 @@ class DpBackend(c10d.Backend):
     def start_coalescing(self) -> None:
         self._coalesced = []
 
-    def end_coalescing(self) -> _Work:
+    def end_coalescing(self) -> Work:
         works, self._coalesced = self._coalesced or [], None
         return self._join("coalesced", works, [tensor for work in works for tensor in work.outputs])
 
