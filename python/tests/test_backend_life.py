@@ -44,6 +44,24 @@ dist.all_reduce(torch.ones(1))
 print("waits", flush=True)
 dist.all_reduce(torch.ones(1)) if here == 0 else dist.recv(torch.ones(1), 0)  # which the other one does not call
 """
+# Rank 0 calls more than libdp has names for, and rank 1 none of them.
+INTERRUPTED_CALLS = """
+dist.all_reduce(torch.ones(1))
+print("waits", flush=True)
+if here == 0:
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(1000)]
+dist.recv(torch.ones(1), 0)
+"""
+# The end of rank 0 waits for a group that rank 1 does not destroy.
+INTERRUPTED_END = """
+group = dist.new_group([0, 1])
+dist.all_reduce(torch.ones(1), group=group)
+print("waits", flush=True)
+if here == 0:
+    dist.destroy_process_group(group)
+    dist.destroy_process_group()
+dist.recv(torch.ones(1), 0)
+"""
 LEFT = """
 kept = dist.all_reduce(torch.ones(1000), async_op=True)
 dist.all_reduce(torch.ones(1))
@@ -170,8 +188,9 @@ class Life(unittest.TestCase):
             self.skipTest("torch aborts no plug-in before 2.7")
         self.assertIn("passed", world(ABORTED))
 
-    def test_ctrl_c_ends_a_wait(self):
-        with Job(INTERRUPTED) as job:
+    def interrupt(self, body):
+        """Ctrl-C at rank 0 ends both ranks, which wait."""
+        with Job(body) as job:
             for process in job.processes:
                 while b"waits" not in (line := process.stdout.readline()):
                     self.assertNotEqual(line, b"", "it ended before its wait")
@@ -185,6 +204,16 @@ class Life(unittest.TestCase):
         self.assertIn("KeyboardInterrupt", outputs[1], "the other rank is not told")
         self.assertNotEqual(codes[1], 0)
         self.assertLess(took, 60, outputs)
+
+    def test_ctrl_c_ends_a_wait(self):
+        self.interrupt(INTERRUPTED)
+
+    def test_ctrl_c_ends_a_call_that_waits_for_a_name(self):
+        self.interrupt(INTERRUPTED_CALLS)
+
+    @unittest.skipUnless(VERSION >= (2, 7), "before, torch ends no group of a plug-in")
+    def test_ctrl_c_ends_a_wait_for_the_end_of_groups(self):
+        self.interrupt(INTERRUPTED_END)
 
     def test_the_end_of_the_process_ends_the_world(self):
         with Job(LEFT) as job:

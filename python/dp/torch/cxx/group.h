@@ -23,6 +23,7 @@ namespace dp_torch
 /* Names that pairs take turns with, as TURNS in group.py. */
 constexpr uint64_t kPairTurns = 8;
 constexpr auto kPause = std::chrono::microseconds(20); /* between two looks if a name is free */
+constexpr auto kLookForSignals = std::chrono::milliseconds(250); /* meanwhile */
 
 class Group
 {
@@ -380,15 +381,24 @@ class Group
         return operation;
     }
 
-    /* A name that is still in flight is waited for: it comes to its launch by itself. */
+    /* A name that is still in flight is waited for: it comes to its launch by itself, once the
+     * other ranks have called it too. */
     template <typename Call>
     void submit_as(Operation &operation, const std::string &name, Call call)
     {
         if (!world_->is_open()) fail(kDestroyed);
         dp_status_t status = call(name.c_str(), &operation.handle);
-        while (status == DP_ERR_BUSY) {
-            std::this_thread::sleep_for(kPause);
-            status = call(name.c_str(), &operation.handle);
+        if (status == DP_ERR_BUSY) {
+            WithoutGil released;
+            auto look = Clock::now() + kLookForSignals;
+            while (status == DP_ERR_BUSY) {
+                std::this_thread::sleep_for(kPause);
+                if (Clock::now() >= look) {
+                    raise_signals();
+                    look = Clock::now() + kLookForSignals;
+                }
+                status = call(name.c_str(), &operation.handle);
+            }
         }
         world_->note(status);
         if (status != DP_OK) fail(dp_error_text(world_->context()));

@@ -310,12 +310,16 @@ class World
         });
     }
 
-    /* True when no group is ending any more. */
+    /* True when no group is ending any more. Ctrl-C ends the wait. */
     bool await_groups(double seconds)
     {
-        std::unique_lock<std::mutex> lock(mutex_);
-        return changed_->wait_for(lock, std::chrono::duration<double>(seconds),
-                                  [this] { return groups_ending_ == 0; });
+        const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+        for (;;) {
+            const std::chrono::duration<double> left = until - Clock::now();
+            if (have_groups_ended(std::min(left.count(), kSliceSeconds))) return true;
+            if (left.count() <= kSliceSeconds) return false;
+            raise_signals();
+        }
     }
 
     /* close() calls it: ends a thread that uses the context. */
@@ -346,7 +350,7 @@ class World
             is_open_ = false;
             return;
         }
-        if (is_open_ && !await_groups(kGroupsEndSeconds)) {
+        if (is_open_ && !have_groups_ended(kGroupsEndSeconds)) {
             dp_abort(context_, "the end of the world: other ranks have not destroyed a group");
         }
         std::vector<std::function<void()>> stops;
@@ -392,6 +396,13 @@ class World
         Operations operations;
         std::function<void()> done;
     };
+
+    bool have_groups_ended(double seconds)
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        return changed_->wait_for(lock, std::chrono::duration<double>(seconds),
+                                  [this] { return groups_ending_ == 0; });
+    }
 
     /* Waits for the first in the queue. Where there are more, it looks at all of them every other
      * millisecond, as the end of one may depend on what the program does at the end of another. */
