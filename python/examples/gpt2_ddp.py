@@ -1,7 +1,7 @@
 """GPT-2 by DistributedDataParallel over the backend "dp".
 
     dprun -np 2 python gpt2_ddp.py            or: torchrun --nproc-per-node 2 gpt2_ddp.py
-                                              or: alone
+                                              or: srun, or alone
 """
 import gpt2
 import torch

@@ -1,7 +1,7 @@
 """GPT-2 by FSDP2 over the backend "dp": each rank keeps its part of weights, gradients and moments.
 
     dprun -np 2 python gpt2_fsdp.py           or: torchrun --nproc-per-node 2 gpt2_fsdp.py
-                                              or: alone
+                                              or: srun, or alone
 """
 import gpt2
 import torch

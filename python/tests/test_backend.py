@@ -4,12 +4,18 @@ where there is no PyTorch of 2.14 or later. test_backend_life.py has what goes w
 It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the one of C++ instead, from
 torch 2.4 on, and compiles it where that was not done.
 """
+import os
+import re
+import signal
+import socket
 import sys
+import tempfile
+import time
 import types
 import unittest
 import unittest.mock
 
-from torch_ranks import FORM, MINIMUM, VERSION, has_backend, torch, world
+from torch_ranks import ENVIRONMENT, FORM, LIMIT, MINIMUM, PACKAGE, VERSION, Forker, has_backend, torch, world
 
 COLLECTIVES = """
 x = torch.full((3, 4), here + 1.0)
@@ -470,6 +476,93 @@ dist.destroy_process_group()
 """
 
 
+# A world of one, whose backend torch itself has to find.
+ALONE = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+dist.init_process_group("dp", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(1)
+dist.all_reduce(x)
+assert x == 1 and dist.get_backend() == "dp"
+dist.destroy_process_group()
+print("passed")
+"""
+# A task of srun: what register() has set, and a world by it.
+TASK = """
+import os, sys, torch, torch.distributed as dist
+import dp.torch.backend
+print(*(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")))
+dist.init_process_group("dp")
+x = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(x)
+assert x == 3 and dist.get_rank() == int(os.environ["SLURM_PROCID"])
+dist.destroy_process_group()
+print("passed")
+"""
+STEP = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1",
+        "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "gpu[07-09,12],old1",
+        "SLURM_JOB_NODELIST": "gpu[01-20]", "SLURM_STEP_NUM_NODES": "4", "SLURM_NNODES": "20"}
+
+
+@unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
+class Slurm(unittest.TestCase):
+    def variables(self, *without, **others):
+        from dp.torch.backend_slurm import variables
+        return variables({**{name: value for name, value in STEP.items() if name not in without}, **others})
+
+    def test_a_task_of_a_step_gets_torch_s_variables(self):
+        found = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu07", "MASTER_PORT": "19711"}
+        self.assertEqual(self.variables(), found)
+        self.assertEqual(self.variables(PMI_RANK="5", PMI_SIZE="8"), found)  # srun --mpi=pmi2
+        self.assertEqual(self.variables("SLURM_STEP_NUM_TASKS")["WORLD_SIZE"], "16")
+        self.assertEqual(self.variables("SLURM_STEP_NODELIST")["MASTER_ADDR"], "gpu01")
+        self.assertEqual(self.variables(SLURM_STEP_NUM_NODES="1")["MASTER_ADDR"], "127.0.0.1")
+        self.assertNotIn("LOCAL_RANK", self.variables("SLURM_LOCALID"))
+
+    def test_steps_and_jobs_have_ports_of_their_own(self):
+        ports = [self.variables(SLURM_STEP_ID=str(step), SLURM_JOB_ID=str(job))["MASTER_PORT"]
+                 for job in range(9990, 10010) for step in range(20)]
+        self.assertEqual(len(set(ports)), len(ports))
+        self.assertTrue(all(15000 <= int(port) < 25000 for port in ports))
+
+    def test_what_is_no_task_of_a_step_gets_none(self):
+        for name in ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_JOB_ID"):
+            self.assertEqual(self.variables(name), {}, name)
+        for others in ({"RANK": "0"}, {"SLURM_STEP_ID": str(0xfffffffb)}, {"SLURM_STEP_ID": "batch"},
+                       {"OMPI_COMM_WORLD_RANK": "5"}, {"PMI_RANK": "1", "PMI_SIZE": "8"},
+                       {"PMI_RANK": "5", "PMI_SIZE": "64"}):
+            self.assertEqual(self.variables(**others), {}, others)
+
+    def test_the_first_node_of_a_list(self):
+        from dp.torch.backend_slurm import first_node
+        for nodes, first in (("a", "a"), ("a,b", "a"), ("a[1-3,5],b", "a1"), ("a[01-10]", "a01"), ("a[7]", "a7"),
+                             ("r[1-2]n[08,10]-ib,b", "r1n08-ib"), ("a-1.b", "a-1.b"), ("", "")):
+            self.assertEqual(first_node(nodes), first, nodes)
+
+    def test_tasks_of_a_step_meet(self):
+        def is_free(port):
+            with socket.socket() as one:
+                return one.connect_ex(("127.0.0.1", port)) != 0
+        port = next(port for port in range(16000, 25000) if is_free(port))
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "OMPI_"))
+                   and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
+        step = {**outside, **ENVIRONMENT, **STEP, "LIBDP_TORCH": FORM, "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(port - 15000), "WORLD_SIZE": "2"}
+        tasks = [Forker.only().fork(TASK, ["-c"], {**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+                 for rank in range(2)]
+        try:
+            for rank, task in enumerate(tasks):
+                output = task.communicate(time.monotonic() + LIMIT)
+                self.assertIn(f"{rank} 2 {rank} 127.0.0.1 {port}", output)
+                self.assertIn("passed", output)
+                self.assertEqual(task.returncode, 0, output)
+        finally:
+            for task in tasks:
+                task.send_signal(signal.SIGKILL)
+                task.wait()
+                task.stdout.close()
+
+
 @unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
 class Backend(unittest.TestCase):
     def test_collectives(self):
@@ -483,6 +576,22 @@ class Backend(unittest.TestCase):
 
     def test_mistakes_are_named(self):
         self.assertIn("passed", world(MISTAKES, "dp", 2))
+
+    @unittest.skipUnless(VERSION >= (2, 15), "before, torch looks for no entry points")
+    def test_an_installed_package_needs_no_import(self):
+        with open(os.path.join(PACKAGE, "pyproject.toml")) as file:
+            value = re.search(r'entry-points."torch.distributed.backends"\]\ndp = "(.*)"', file.read())[1]
+        with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
+            about = os.path.join(folder, "libdp-0.dist-info")  # as pip leaves it
+            os.mkdir(about)
+            with open(os.path.join(about, "METADATA"), "w") as file:
+                file.write("Metadata-Version: 2.1\nName: libdp\nVersion: 0\n")
+            with open(os.path.join(about, "entry_points.txt"), "w") as file:
+                file.write(f"[torch.distributed.backends]\ndp = {value}\n")
+            alone = Forker.only().fork(ALONE, ["-c", folder], {**os.environ, **ENVIRONMENT, "LIBDP_TORCH": FORM})
+            output = alone.communicate(time.monotonic() + LIMIT)
+            alone.stdout.close()
+        self.assertIn("passed", output)
 
     def test_types_that_libdp_lacks_move_and_are_not_reduced(self):
         self.assertIn("passed", world(TYPES, "dp", 2))

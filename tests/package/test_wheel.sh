@@ -26,6 +26,9 @@ case $wheel in
 esac
 "$work/env/bin/pip" install --no-index --no-cache-dir "$wheel" >"$work/log" 2>&1 ||
     { cat "$work/log"; die "it does not install"; }
+"$work/env/bin/python" -c 'from importlib.metadata import distribution
+assert "dp.torch.backend:register" in [one.value for one in distribution("libdp").entry_points if one.name == "dp"]' ||
+    die "torch.distributed would not find the backend"
 
 cat >"$work/program.py" <<'TXT'
 import array, sys

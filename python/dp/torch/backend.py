@@ -1,13 +1,15 @@
 """torch.distributed.init_process_group("dp"): the backend's name, and how a process group gets its world.
 
 torch 2.14 and later find register() through the entry point of the wheel; `import dp.torch.backend`
-does the same. The default group's world meets through torch's own store, so any launcher of torch will do.
+does the same. The default group's world meets through torch's own store, so any launcher of torch will do; and
+srun, whose variables register() gives the names of torchrun's.
 
 There are two forms of the backend, one of Python and one of C++ (backend_native.py says which is taken).
 """
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ import torch.distributed as dist
 
 import dp
 
-from . import backend_native, native
+from . import backend_native, backend_slurm, native
 
 _default: dp.Context | None = None
 _worlds: dict[dp.Context, Any] = {}  # what makes groups of a context, in the form of C++ or of Python
@@ -66,12 +68,14 @@ def _accept_bound_devices() -> None:
 
 
 def register() -> None:
-    """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs."""
+    """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs; and a task of srun to torch."""
     if native.version() < backend_native.MINIMUM:
         least = ".".join(map(str, backend_native.MINIMUM))
         raise RuntimeError(f"the backend dp wants torch {least} or later, this is {torch.__version__}; "
                            "dp.torch, Horovod's API, works with it")
     if "dp" not in dist.Backend.backend_list:
+        for name, value in backend_slurm.variables(os.environ).items():
+            os.environ.setdefault(name, value)
         _accept_bound_devices()
         dist.Backend.register_backend("dp", _create, extended_api=True, devices=["cpu", "cuda"])
 
