@@ -16,9 +16,11 @@ from typing import Any, Callable, Iterator, Mapping
 
 from . import _c, arrays, errors
 from ._c import lib
+from .current_gpu import CurrentGpu
 from .group import Group
 from .handles import Completions, slices
 from .stores import StoreCallbacks
+from .waits import Caller
 
 ORDERS = {"default": 0, "negotiated": 1, "program": 2}
 ERROR_ROOM = 1024
@@ -64,11 +66,8 @@ class Context:
         self._blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
         self._groups: dict[int, Group] = {}
         self._owners: list[Any] = []
-        pointer = ctypes.c_void_p()
-        status = lib.init(options, pointer)
-        if status != 0:
-            error = errors.make(status, text.value.decode(errors="replace"))
-            raise error from (callbacks.failure if callbacks is not None else None)
+        self._caller = Caller()
+        pointer = _join(self._caller, options, text, callbacks)
         self._pointer = pointer.value
         self._completions = Completions(self)
         self.rank: int = lib.rank(pointer)
@@ -119,9 +118,15 @@ class Context:
             owner.close()
         pointer, self._pointer = self._pointer, None
         text = (lib.error_text(pointer) or b"").decode(errors="replace")
-        status = lib.finalize(pointer)
-        for owner in owners:
-            owner.clear()
+
+        def clear(_: int) -> None:
+            for owner in owners:
+                owner.clear()
+
+        # After Ctrl-C it goes on: until the other ranks have finalized, or the process ends.
+        status = self._caller.call(lib.finalize, pointer, late=clear)
+        self._caller.close()
+        clear(status)
         if status != 0:
             raise errors.make(status, text)
 
@@ -145,6 +150,12 @@ class Context:
         """Fails every operation on every rank with this reason. Does not wait."""
         if self.is_alive:
             lib.abort(self.pointer, reason.encode())
+
+    def call(self, function: Callable, *arguments: Any) -> Any:
+        """Calls a function of libdp that may wait for other ranks. Ctrl-C ends the wait, and with it the world, as
+        nothing can take the call back."""
+        return self._caller.call(function, *arguments, stop=lambda reason: self.abort(
+            f"{type(reason).__name__} in {function.__name__}()"))
 
     def check(self, status: int) -> None:
         """Raises the error of a status, with the context's last text."""
@@ -219,7 +230,7 @@ class Context:
         over the ranks listed."""
         members = (ctypes.c_int32 * len(ranks))(*ranks)
         pointer = ctypes.c_void_p()
-        self.check(lib.group_create(self.pointer, name.encode(), members, len(ranks), pointer))
+        self.check(self.call(lib.group_create, self.pointer, name.encode(), members, len(ranks), pointer))
         return None if not pointer.value else Group(self, pointer.value)
 
     # ---- Timeline -----------------------------------------------------------------------------
@@ -256,6 +267,34 @@ class Context:
         if self._pointer is None:
             return "<dp.Context, finalized>"
         return f"<dp.Context rank {self.rank} of {self.size}>"
+
+
+def _join(caller: Caller, options: _c.InitOptions, text: Any, callbacks: StoreCallbacks | None) -> ctypes.c_void_p:
+    """dp_init(). Where Ctrl-C ends the wait for the other ranks, a world that forms later is left at once."""
+    gpu = CurrentGpu()
+    before = gpu.get()
+    pointer = ctypes.c_void_p()
+    after: list[int | None] = []
+
+    def join(*kept: Any) -> int:  # what libdp writes to and calls, also when nobody waits any more
+        gpu.set(before)
+        status = lib.init(options, pointer)
+        after.append(gpu.get())
+        return status
+
+    def leave(status: int) -> None:
+        if status == 0:
+            lib.abort(pointer, b"a signal ended the wait in dp.init()")
+            lib.finalize(pointer)
+
+    status = caller.call(join, text, callbacks, late=leave)
+    if after[0] != before:  # libdp has given the thread a GPU
+        gpu.set(after[0])
+    if status != 0:
+        caller.close()
+        error = errors.make(status, text.value.decode(errors="replace"))
+        raise error from (callbacks.failure if callbacks is not None else None)
+    return pointer
 
 
 def init(store: Any = None, rank: int = -1, size: int = 0, order: str = "default") -> Context:

@@ -62,8 +62,7 @@ class Gradients:
             initial_loss_scale=initial_loss_scale, hysteresis=hysteresis,
             group=None if group is None else group.pointer)
         pointer = ctypes.c_void_p()
-        context.check(lib.gradients_create(context.pointer, members, len(tensors), options,
-                                           pointer))
+        context.check(context.call(lib.gradients_create, context.pointer, members, len(tensors), options, pointer))
         self._pointer = pointer.value
 
     def ready(self, index: int, stream: int | None = None) -> None:
@@ -75,14 +74,14 @@ class Gradients:
     def sync(self) -> GradientsResult:
         """Waits until every gradient is averaged in place."""
         raw = _c.GradientsResult()
-        self._context.check(lib.gradients_sync(self._live(), raw))
+        self._context.check(self._context.call(lib.gradients_sync, self._live(), raw))
         return GradientsResult(raw.norm, raw.clip_coef, raw.loss_scale, raw.nonfinite,
                                bool(raw.skip))
 
     def destroy(self) -> None:
         """Waits for what is in flight; the tensors stay."""
         if self._pointer is not None and self._context.is_alive:
-            lib.gradients_destroy(self._pointer)
+            self._context.call(lib.gradients_destroy, self._pointer)
         self._pointer = None
         self._keeps = []
 

@@ -100,13 +100,13 @@ class Group:
     def split(self, name: str, color: int) -> "Group | None":
         """Divides the group: ranks that give one color come together; negative: into none."""
         pointer = ctypes.c_void_p()
-        self.context.check(lib.group_split(self.pointer, name.encode(), color, pointer))
+        self.context.check(self.context.call(lib.group_split, self.pointer, name.encode(), color, pointer))
         return None if not pointer.value else Group(self.context, pointer.value)
 
     def destroy(self) -> None:
         """Ends the group. Collective over its ranks; waits for its operations."""
         pointer = self.pointer
-        self.context.check(lib.group_destroy(pointer))
+        self.context.check(self.context.call(lib.group_destroy, pointer))
         self._pointer = None
 
     # ---- How every operation is submitted -----------------------------------------------------

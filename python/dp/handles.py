@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 from . import _c, errors
 from ._c import lib
+from .waits import SLICE_S
 
 if TYPE_CHECKING:
     from .context import Context
 
-SLICE_S = 0.25  # a wait comes back so often, so that Python can act on Ctrl-C
 COOKIES = 256
 _NEW_RESULT = bytes(_c.Result())
 _TIMED_OUT = errors.TimeoutError.status

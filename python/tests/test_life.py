@@ -2,9 +2,12 @@
 process. Each case starts its ranks itself, as processes.
 """
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import unittest
@@ -21,7 +24,7 @@ def start(body, ranks=2, launcher=True, **variables):
     if launcher:
         command = [DPRUN, "-np", str(ranks), *command]
     environment = {**os.environ, "PYTHONPATH": PACKAGE, **variables}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE,
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
@@ -76,10 +79,54 @@ class Life(unittest.TestCase):
                 dp.init((broken, broken), 1, 2)
             except dp.SystemFailure as failure:
                 assert "dp/node/1" in str(failure) and "gone" in str(failure.__cause__), failure
+                end = time.monotonic() + 30
+                while threading.active_count() > 1:
+                    assert time.monotonic() < end, threading.enumerate()
                 print("told")
             """, launcher=False))
         self.assertEqual(code, 0, output)
         self.assertIn("told", output)
+
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler is here")
+    def test_init_has_the_gpu_of_the_thread_that_calls(self):
+        """libdp itself runs on another thread, see current_gpu.py. With a driver that knows contexts alone."""
+        with tempfile.TemporaryDirectory(prefix="dp-life-") as folder:
+            driver = os.path.join(folder, "driver.so")
+            subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, "-x", "c", "-"],
+                           check=True, text=True, input="""
+                static _Thread_local void *current;
+                int cuCtxGetCurrent(void **context) { *context = current; return 0; }
+                int cuCtxSetCurrent(void *context) { current = context; return 0; }
+                """)
+            code, output = finish(start(f"""
+                import ctypes, threading
+                from dp.current_gpu import CurrentGpu
+                ctypes.CDLL({driver!r}).cuCtxSetCurrent(ctypes.c_void_p(7))
+                gpu, table, changed = CurrentGpu(), {{}}, threading.Condition()
+                def put(key, value):
+                    if gpu.get() == 7:
+                        gpu.set(9)
+                        print("taken over", threading.current_thread() is threading.main_thread())
+                    with changed:
+                        table[key] = value
+                        changed.notify_all()
+                def get(key, seconds):
+                    with changed:
+                        if not changed.wait_for(lambda: key in table, seconds):
+                            raise TimeoutError(key)
+                        return table[key]
+                def other():
+                    dp.init((put, get), 1, 2).finalize()
+                    assert gpu.get() is None
+                thread = threading.Thread(target=other)
+                thread.start()
+                world = dp.init((put, get), 0, 2)
+                assert gpu.get() == 9, gpu.get()
+                world.finalize()
+                thread.join()
+                """, launcher=False, DP_DEVICE="host"))
+        self.assertEqual(code, 0, output)
+        self.assertIn("taken over False", output)
 
     def test_an_exception_on_one_rank_ends_all_with_its_words(self):
         code, output = finish(start("""
@@ -135,6 +182,114 @@ class Life(unittest.TestCase):
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             process.stdout.close()
+
+    def interrupt(self, body, at_end="raise", **variables):
+        """Ctrl-C at rank 0, in a call to which rank 1 does not come. Returns dprun's code and all output."""
+        process = start(f"""
+            world = dp.init()
+            data = np.ones(3)
+            group = world.group("old", [0, 1])
+            gradients = dp.Gradients(world, [("w", None, data)])
+            if world.rank == 1:
+                os.environ.get("SLEEPS") and time.sleep(600)
+                world.recv(data, 0, name="never").wait()
+            print("waiting", os.getpid(), flush=True)
+            try:
+                {body}
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                {at_end}
+            """, **variables)
+        try:
+            line = await_line(process, "waiting").splitlines()[-1]
+            time.sleep(0.5)  # it is in the call, or this run shows nothing
+            began = time.monotonic()
+            os.kill(int(re.search("waiting (\\d+)", line)[1]), signal.SIGINT)
+            code, output = finish(process)
+            self.assertIn("interrupted", output)
+            self.assertLess(time.monotonic() - began, 30, output)
+            return code, output
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            process.stdout.close()
+
+    def test_ctrl_c_ends_calls_that_wait_for_other_ranks(self):
+        for call, name in (("world.group('pair', [0, 1])", "group_create"), ("group.split('half', 0)", "group_split"),
+                           ("group.destroy()", "group_destroy"), ("gradients.ready(0); gradients.sync()", "gradients_sync"),
+                           ("dp.Gradients(world, [('w2', data, data)])", "gradients_create")):
+            with self.subTest(name):
+                code, output = self.interrupt(call)
+                self.assertNotEqual(code, 0)
+                self.assertRegex(output, rf"AbortedError.*KeyboardInterrupt in dp_{name}\(\)")  # on rank 1
+
+    def test_ctrl_c_ends_finalize(self):
+        code, output = self.interrupt("gradients.destroy(); world.finalize()", "sys.exit(3)", SLEEPS="yes")
+        self.assertEqual(code, 3, output)
+
+    def test_ctrl_c_ends_init(self):
+        """A world that forms behind it is left by the rank that was interrupted, and the others are told."""
+        with tempfile.TemporaryDirectory(prefix="dp-life-") as folder:
+            variables = {"DP_SIZE": "2", "DP_RENDEZVOUS": "127.0.0.1:29511", "XDG_RUNTIME_DIR": folder,
+                         "DP_START_TIMEOUT": "50s"}
+            first = start("""
+                try:
+                    dp.init()
+                except KeyboardInterrupt:
+                    print("interrupted", flush=True)
+                sys.stdin.read()
+                sys.exit(3)
+                """, launcher=False, DP_RANK="0", **variables)
+            second = None
+            try:
+                end = time.monotonic() + LIMIT
+                while not os.path.isdir(os.path.join(folder, "dp")) or not os.listdir(os.path.join(folder, "dp")):
+                    self.assertLess(time.monotonic(), end, "rank 0 does not gather ranks")
+                    time.sleep(0.01)
+                os.kill(first.pid, signal.SIGINT)
+                await_line(first, "interrupted")
+                second = start("""
+                    world = dp.init()
+                    try:
+                        world.allreduce(np.ones(3)).wait()
+                    except dp.Error as error:
+                        print("told", type(error).__name__, error)
+                        world.abort("over")
+                    """, launcher=False, DP_RANK="1", **variables)
+                code, output = finish(second)
+                self.assertIn("told AbortedError", output)
+                self.assertIn("a signal ended the wait in dp.init()", output)
+                first.stdin.close()
+                first.stdin = None
+                code, output = finish(first)
+                self.assertEqual(code, 3, output)
+            finally:
+                for process in filter(None, (first, second)):
+                    process.kill()
+                    process.wait()
+                    process.stdout.close()
+
+    def test_a_process_can_end_whose_init_was_interrupted(self):
+        for at_end, wanted in (("sys.exit(3)", 3), ("raise", -signal.SIGINT)):
+            with self.subTest(at_end), tempfile.TemporaryDirectory(prefix="dp-life-") as folder:
+                process = start(f"""
+                    import signal, threading
+                    def interrupt():
+                        while not os.path.isdir({folder!r} + "/dp") or not os.listdir({folder!r} + "/dp"):
+                            time.sleep(0.01)
+                        os.kill(os.getpid(), signal.SIGINT)
+                    threading.Thread(target=interrupt).start()
+                    try:
+                        dp.init()
+                    except KeyboardInterrupt:
+                        print("interrupted", flush=True)
+                        {at_end}
+                    """, launcher=False, DP_RANK="0", DP_SIZE="2", DP_RENDEZVOUS="127.0.0.1:29511",
+                    XDG_RUNTIME_DIR=folder, DP_START_TIMEOUT="50s")
+                code, output = finish(process)
+                self.assertIn("interrupted", output)
+                self.assertEqual(code, wanted, output)
 
     def test_a_signal_as_a_wait_ends_loses_no_result(self):
         """Python calls the handler behind the wait, which may have given libdp's handle back."""
