@@ -449,7 +449,10 @@ class _Room:
             return None
 
     def value(self) -> Any:
-        return self._made
+        """Once. This object and its callback hold each other until the garbage collector comes, so arrays leave
+        it here."""
+        made, self._made, self._given = self._made, None, None
+        return made
 
 
 def _row_tag(shape: tuple[int, ...]) -> int:

@@ -6,6 +6,7 @@ import sys
 import threading
 import unittest
 import warnings
+import weakref
 
 try:
     import torch
@@ -126,6 +127,27 @@ class Operations(unittest.TestCase):
             self.assertIs(hvd.synchronize(late), second)
             self.assertEqual(first.tolist(), [self.size] * 3)
             self.assertEqual(second.tolist(), [10.0 * self.size] * 3)
+
+    def test_outputs_are_the_callers_alone_once_they_were_waited_for(self):
+        """Names are kept for ever, and must not keep the last tensor under each."""
+        rows = torch.ones(self.size, 2)
+        calls = {
+            "allreduce": lambda name: hvd.allreduce_async(rows, name=name),
+            "scaled": lambda name: hvd.allreduce_async(rows, name=name, prescale_factor=0.5),
+            "grouped_allreduce": lambda name: hvd.grouped_allreduce_async([rows, rows], name=name),
+            "allgather": lambda name: hvd.allgather_async(rows, name=name),
+            "grouped_allgather": lambda name: hvd.grouped_allgather_async([rows, rows], name=name),
+            "broadcast": lambda name: hvd.broadcast_async(rows, 0, name=name),
+            "alltoall": lambda name: hvd.alltoall_async(rows, splits=[1] * self.size, name=name),
+            "reducescatter": lambda name: hvd.reducescatter_async(rows, name=name)}
+        for name, call in calls.items():
+            for given in (f"kept {name}", None):
+                output = hvd.synchronize(call(given))
+                if not isinstance(output, torch.Tensor):
+                    output = output[0]
+                seen = weakref.ref(output)
+                del output
+                self.assertIsNone(seen(), f"{name} under the name {given}")
 
     def test_threads_under_one_name_get_their_own_output_or_a_refusal(self):
         # Alone in its process set, as the order of threads differs between ranks.

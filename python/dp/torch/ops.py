@@ -17,7 +17,7 @@ from . import reduction
 from .compression import Compression
 from .errors import HorovodInternalError
 from .reduction import Reduction, stream_of as _stream
-from .runtime import ProcessSet, global_process_set, world
+from .runtime import ProcessSet, Submitted, global_process_set, world
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 _REDUCE = {Average: dp.AVERAGE, Sum: dp.SUM, Min: dp.MIN, Max: dp.MAX, Product: dp.PRODUCT}
@@ -50,7 +50,7 @@ def _check(tensor: Any, operation: str) -> torch.Tensor:
 class _Operation:
     """One or several operations of libdp behind a handle, and how their results become the caller's."""
 
-    def __init__(self, handles: Sequence[dp.Handle], finish: Callable[[list[dp.Result]], Any]) -> None:
+    def __init__(self, handles: Sequence[Submitted], finish: Callable[[list[dp.Result]], Any]) -> None:
         self.handles = list(handles)
         self._finish = finish
 
@@ -110,7 +110,7 @@ def synchronize(handle: Any) -> Any:
 
 
 def _submit(kind: str, name: str | None, process_set: ProcessSet, begin: Callable[..., dp.Handle],
-            operation: str) -> dp.Handle:
+            operation: str) -> Submitted:
     process_set.member_group(operation)
     full = process_set.names.make(kind, name)
     try:
@@ -313,7 +313,7 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
 # ---- Copies --------------------------------------------------------------------------------------
 
 def _begin_allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet,
-                     kind: str = "allgather") -> dp.Handle:
+                     kind: str = "allgather") -> Submitted:
     tensor = _check(tensor, kind)
     if tensor.dim() == 0:
         raise ValueError(f"{kind}: a scalar has no first dimension to gather along")

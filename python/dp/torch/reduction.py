@@ -101,7 +101,7 @@ class Reduction:
     def wait(self) -> Any:
         """The output. HorovodInternalError: it failed."""
         if self._context._pointer is None:  # finalize() has freed the handle
-            self._pointer = None
+            self._tensor = self._output = self._pointer = None
             raise HorovodInternalError("the context was finalized")
         try:
             waiter = _waiters.pop()  # not asked first whether there is one: another thread may take it meanwhile
@@ -115,10 +115,10 @@ class Reduction:
                 status = _wait(*waiter.arguments)
         except BaseException:  # of a signal's handler, right behind a wait
             if waiter.result.text is not None:  # which ended the operation: the handle has gone back
-                self._pointer = None
+                self._tensor = self._output = self._pointer = None
             raise
         output = self._output
-        self._tensor = None
+        self._tensor = self._output = None  # the name keeps this object, perhaps for ever
         self._pointer = None  # last: from here on the next reduction of this name may use the object
         if status != 0:
             text = waiter.result.text

@@ -72,6 +72,36 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
+class Submitted:
+    """A handle of libdp under a name. The name keeps this object, perhaps for ever, so wait() drops the handle,
+    which holds the output. Of one thread at a time."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: dp.Handle) -> None:
+        self._handle: dp.Handle | None = handle
+
+    @property
+    def _pointer(self) -> int | None:
+        """As a Reduction's: None where it is over, which saves asking libdp."""
+        return None if self._handle is None else self._handle._pointer
+
+    def done(self) -> bool:
+        """Whether it is over, failed or not. Never waits."""
+        handle = self._handle
+        return handle is None or handle.done()
+
+    def wait(self) -> dp.Result:
+        """What it found. Once; dp.Error: it failed."""
+        handle = self._handle
+        assert handle is not None
+        try:
+            return handle.wait()
+        finally:
+            if handle.done():  # not behind a signal's exception
+                self._handle = None
+
+
 class Names:
     """The names of a process set's operations: those that are in flight, and those made up."""
 
@@ -95,13 +125,13 @@ class Names:
             self._counts[kind] = number + 1
         return number % NAMES
 
-    def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> dp.Handle:
+    def submit(self, name: str, submit: Callable[[], dp.Handle], is_given: bool) -> Submitted:
         """ValueError: an operation of this name is in flight. One that was made up here is waited for:
         all ranks come to its operation before this one."""
         with self._lock:
             self.check_free(name, is_given)
-            handle = self.pending[name] = submit()
-        return handle
+            submitted = self.pending[name] = Submitted(submit())
+        return submitted
 
     def check_free(self, name: str, is_given: bool) -> None:
         """The check of submit(), for a caller that notes the handle in `pending` itself."""
