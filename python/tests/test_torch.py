@@ -72,6 +72,22 @@ class Operations(unittest.TestCase):
         self.assertEqual(part.shape[0], 2 + (self.rank == 0))
         self.assertEqual(part[0, 0].item(), self.size)
 
+    def test_rows_that_came_are_told_in_the_kind_of_the_splits(self):
+        rows = torch.full((self.size, 2), float(self.rank))
+        for splits, dtype in ((None, torch.int32), ([1] * self.size, torch.int32),
+                              (torch.ones(self.size, dtype=torch.int32), torch.int32),
+                              (torch.ones(self.size, dtype=torch.int64), torch.int64)):
+            came, received = hvd.synchronize(hvd.alltoall_async(rows, splits))
+            self.assertEqual(came[:, 1].tolist(), list(range(self.size)))
+            self.assertEqual((received.dtype, received.tolist()), (dtype, [1] * self.size))
+            came = hvd.alltoall(rows.requires_grad_(), splits)
+            if splits is not None:
+                came, received = came
+                self.assertEqual(received.dtype, dtype)
+            rows.grad = None
+            (came * (self.rank + 1)).sum().backward()
+            self.assertEqual(rows.grad[:, 0].tolist(), list(range(1, self.size + 1)))
+
     def test_errors_are_told_and_the_next_operation_works(self):
         with self.assertRaises(ValueError):
             hvd.allreduce(torch.ones(4, 4).t())

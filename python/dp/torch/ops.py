@@ -468,8 +468,8 @@ def _splits(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
 
 def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
                    process_set: ProcessSet = global_process_set) -> int:
-    """Gives splits[r] rows to rank r. synchronize() gives the tensor of what came, and with splits also
-    how many rows came from each rank."""
+    """Gives splits[r] rows to rank r. synchronize() gives what came, and how many rows came from each rank: a
+    tensor like `splits`, where that is one."""
     source = _check(tensor, "alltoall")
     group = process_set.member_group("alltoall")
     parts = _splits(source, splits, group.size)
@@ -479,9 +479,10 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
     row = max(source[0].numel() if source.shape[0] else _row_numel(source), 1)
 
     def finish(results: list[dp.Result]) -> Any:
-        received = torch.tensor([count // row for count in results[0].counts or ()],
-                                dtype=torch.int32, device=source.device)
-        return results[0].value if splits is None else (results[0].value, received)
+        rows = [count // row for count in results[0].counts or ()]
+        if isinstance(splits, torch.Tensor):
+            return results[0].value, splits.new_tensor(rows)
+        return results[0].value, torch.tensor(rows, dtype=torch.int32)
 
     return _register(_Operation([handle], _complete("alltoall", finish, group)))
 
@@ -495,7 +496,8 @@ def _row_numel(tensor: torch.Tensor) -> int:
 
 def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
              process_set: ProcessSet = global_process_set) -> Any:
-    """alltoall_async() and synchronize(), with autograd: the gradient goes back the same way."""
+    """alltoall_async() and synchronize(), with autograd: the gradient goes back the same way. Without splits, what
+    came alone."""
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
@@ -503,9 +505,7 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Any, splits: Any, name: Any, process_set: ProcessSet) -> Any:
-        ranks = process_set.member_group("alltoall").size
-        given = splits if splits is not None else _splits(tensor, None, ranks)
-        output, received = synchronize(alltoall_async(tensor, given, name, process_set))
+        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
         ctx.received, ctx.process_set = received, process_set
         ctx.mark_non_differentiable(received)
         return output, received
