@@ -13,6 +13,7 @@ except ImportError:
     sys.exit(77)
 
 import dp.torch as hvd
+from dp.torch import ops
 from dp.torch.runtime import world
 
 torch.set_num_threads(1)
@@ -228,17 +229,35 @@ class Optimizer(unittest.TestCase):
     def test_gradients_in_flight_are_guarded(self):
         if self.size == 1:
             return
-        net = model()
-        optimizer = distributed(net)
-        self.train(net, optimizer, steps=3)
-        loss_of(net, 7, self.rank).backward()
-        with self.assertRaisesRegex(AssertionError, "race"):
+        for keywords in ({}, {"in_place": False}, {"compression": hvd.Compression.fp16}, {"groups": 2},
+                         {"gradient_predivide_factor": 2.0}):
+            net = model()
+            optimizer = distributed(net, **keywords)
+            self.train(net, optimizer, steps=3)
+            loss_of(net, 7, self.rank).backward()
+            with self.assertRaisesRegex(AssertionError, "race"):
+                optimizer.zero_grad()
+            with self.assertRaisesRegex(AssertionError, "more than backward_passes_per_step"):
+                loss_of(net, 8, self.rank).backward()
+            optimizer.load_state_dict(optimizer.state_dict())
             optimizer.zero_grad()
-        with self.assertRaisesRegex(AssertionError, "more than backward_passes_per_step"):
-            loss_of(net, 8, self.rank).backward()
-        optimizer.load_state_dict(optimizer.state_dict())
-        optimizer.zero_grad()
-        self.train(net, optimizer, steps=2)
+            self.train(net, optimizer, steps=2)
+
+    def test_behind_a_failure_no_gradient_is_in_flight(self):
+        """Each gradient's shape differs between the ranks, so all reductions fail."""
+        if self.size == 1:
+            return
+        for compression in (hvd.Compression.none, hvd.Compression.fp16):
+            net = torch.nn.Linear(6, 3 if self.rank == 0 else 2)
+            optimizer = distributed(net, compression=compression, in_place=False)
+            before = len(ops._operations)
+            for step in range(2):
+                net.zero_grad()
+                loss_of(net, step, self.rank).backward()
+                with self.assertRaisesRegex(hvd.HorovodInternalError, "bias|weight"):
+                    optimizer.synchronize()
+                self.assertEqual(len(ops._operations), before)
+            optimizer.zero_grad()
 
     def test_a_compiled_model(self):
         if not hasattr(torch, "compile"):

@@ -22,6 +22,7 @@ from dp.arrays import shape_tag
 from . import ops
 from .arena import Found, GradientArena, Place, is_placeable
 from .compression import Compression
+from .errors import HorovodInternalError
 from .reduction import Repeated
 from .runtime import ProcessSet, global_process_set, world
 
@@ -292,13 +293,21 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if not gradient.is_started:
                 self._start(param, gradient)
         reductions, self._reductions = self._reductions, []
+        self._found, failure = None, None
         try:
             found = self._finish_plain()
             self._found = found if self._arena is not None else None
+        except HorovodInternalError as error:
+            failure = error
         finally:
             self._reset()
-            for reduction in reductions:  # also behind a failure: none may be in flight afterwards
+        for reduction in reductions:  # also behind a failure: none may be in flight afterwards
+            try:
                 self._finish(reduction)
+            except HorovodInternalError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
         if self._wants_arena:
             self._make_arena()
         self._is_synchronized = True
@@ -456,7 +465,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Forgets what is accumulated, as the state is another one's."""
-        if self._in_flight:
+        if self._in_flight or self._reductions:
             self.synchronize()
         self._reset()
         self._is_synchronized = False
