@@ -316,6 +316,53 @@ class Training(unittest.TestCase):
         torch.testing.assert_close(own.grad, every.grad[4 * self.rank:4 * self.rank + 4], rtol=1e-3,
                                    atol=1e-3)
 
+    def normalized(self, dtype, offset):
+        """Output, gradient and statistics of this rank's part of a batch, and those that torch finds in fp64 for
+        the whole batch. Ranks have different numbers of samples."""
+        counts = [3 + rank for rank in range(self.size)]
+        every = offset + torch.randn(sum(counts), 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        pull = torch.randn(every.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        own = slice(sum(counts[:self.rank]), sum(counts[:self.rank + 1]))
+        found = []
+        for layer, batch, weights in ((hvd.SyncBatchNorm(3).to(dtype), every[own].to(dtype), pull[own].to(dtype)),
+                                      (torch.nn.BatchNorm1d(3).double(), every.to(dtype).double(), pull)):
+            batch.requires_grad_()
+            output = layer(batch)
+            (output * weights).sum().backward()
+            found.append((output.detach(), batch.grad, layer.running_mean, layer.running_var))
+        ours, theirs = found
+        return ours, (theirs[0][own], theirs[1][own], *theirs[2:])
+
+    def test_sync_batch_norm_does_not_cancel_beside_a_large_mean(self):
+        for ours, theirs in zip(*self.normalized(torch.float32, 1000.0)):
+            torch.testing.assert_close(ours.double(), theirs, rtol=5e-4, atol=5e-4)
+
+    def test_sync_batch_norm_of_fp64_is_exact(self):
+        for ours, theirs in zip(*self.normalized(torch.float64, 1.0)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+    def test_sync_batch_norm_without_statistics_uses_all_batches_in_evaluation_too(self):
+        every = torch.randn(4 * self.size, 3, generator=torch.Generator().manual_seed(3))
+        own = slice(4 * self.rank, 4 * self.rank + 4)
+        layers = [kind(3, track_running_stats=False, momentum=None).eval()
+                  for kind in (hvd.SyncBatchNorm, torch.nn.BatchNorm1d)]
+        torch.testing.assert_close(layers[0](every[own]), layers[1](every)[own], rtol=1e-5, atol=1e-5)
+        ours, theirs = hvd.SyncBatchNorm(3), torch.nn.BatchNorm1d(3)
+        ours.train()(every[own]), theirs.train()(every)
+        torch.testing.assert_close(ours.eval()(every[own]), theirs.eval()(every)[own], rtol=1e-5, atol=1e-5)
+
+    def test_sync_batch_norm_goes_on_without_ranks_that_have_joined(self):
+        every = torch.randn(4 * max(self.size - 1, 1), 3, generator=torch.Generator().manual_seed(4))
+        if self.rank < self.size - 1:
+            own = slice(4 * self.rank, 4 * self.rank + 4)
+            batch, whole = every[own].clone().requires_grad_(), every.clone().requires_grad_()
+            output, wanted = hvd.SyncBatchNorm(3)(batch), torch.nn.BatchNorm1d(3)(whole)
+            torch.testing.assert_close(output, wanted[own], rtol=1e-5, atol=1e-5)
+            output[:, 0].square().sum().backward()
+            wanted[:, 0].square().sum().backward()
+            torch.testing.assert_close(batch.grad, whole.grad[own], rtol=1e-4, atol=1e-4)
+        hvd.join()
+
 
 if __name__ == "__main__":
     warnings.simplefilter("error", DeprecationWarning)

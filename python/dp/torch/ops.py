@@ -336,6 +336,15 @@ def allgather(tensor: torch.Tensor, name: str | None = None,
     return _Allgather.apply(tensor, name, process_set)
 
 
+def gather_equal(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The ranks' tensors of one shape [...] as [size][...]. A rank that has joined gives zeros."""
+    group = global_process_set.member_group("allgather")
+    handle = _submit("allgather", name, global_process_set,
+                     lambda name: group.allgather(tensor, name=name, stream=_stream(tensor)), "allgather")
+    every = synchronize(_register(_Operation([handle], lambda results: results[0].value)))
+    return every.view(group.size, *tensor.shape)
+
+
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """Several allgathers behind one handle."""
