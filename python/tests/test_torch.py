@@ -287,6 +287,33 @@ class Training(unittest.TestCase):
             with optimizer.skip_synchronize():  # SparseAdam takes no other gradients
                 optimizer.step()
 
+    def test_state_of_optimizers_of_sparse_gradients_is_broadcast(self):
+        for kind, keywords in ((torch.optim.SparseAdam, {}), (torch.optim.SGD, {"momentum": 0.5, "nesterov": True})):
+            net = torch.nn.Embedding(10, 3, sparse=True)
+            optimizer = hvd.DistributedOptimizer(kind(list(net.parameters()), lr=0.1 * (self.rank + 1), **keywords),
+                                                 named_parameters=net.named_parameters())
+            gradient = torch.ones(10, 3).to_sparse()
+            net.weight.grad = gradient
+            before = net.weight.detach().clone()
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=net)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+            self.assertIs(net.weight.grad, gradient)
+            self.assertTrue(torch.equal(net.weight, before))
+            optimizer.zero_grad()
+            net(torch.tensor([0, self.rank + 1])).sum().backward()
+            optimizer.step()
+
+    def test_a_step_that_fails_while_state_is_made_leaves_gradients(self):
+        class Failing(torch.optim.SGD):
+            def step(self, closure=None):
+                raise RuntimeError("no step")
+
+        net = model(0)
+        gradient = net[0].weight.grad = torch.ones_like(net[0].weight)
+        with self.assertRaisesRegex(RuntimeError, "no step"):
+            hvd.broadcast_optimizer_state(Failing(net.parameters(), lr=0.1), root_rank=0)
+        self.assertIs(net[0].weight.grad, gradient)
+
     def test_misuse_is_told(self):
         net = model(0)
         named = list(net.named_parameters())

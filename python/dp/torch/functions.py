@@ -79,7 +79,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     """Makes the optimizer's state equal to the root's, options of its parameter groups included.
 
     An optimizer without state makes it by one step on zero gradients, whose change of the parameters is
-    taken back. model: whose gradients are kept over that step; not needed otherwise.
+    taken back. model: tells which of SGD's parameters have sparse gradients.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         # Its state is lists and closures in one dict, which only a step of the program fills.
@@ -87,16 +87,16 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                          "first step; give all ranks the same checkpoint")
     state = optimizer.state_dict()
     if not state["state"]:
-        _make_state(optimizer)
+        _make_state(optimizer, model)
         state = optimizer.state_dict()
     if not state["state"]:  # an optimizer that keeps none, as plain SGD
         tensors: dict[str, torch.Tensor] = {}
     else:
         tensors = {f"optimizer.{group}.{key}": value for group, entries in state["state"].items()
-                   for key, value in entries.items() if isinstance(value, torch.Tensor)}
+                   for key, value in entries.items() if _is_flat(value)}
     others = {"groups": state["param_groups"],
               "state": {group: {key: value for key, value in entries.items()
-                                if not isinstance(value, torch.Tensor)}
+                                if not _is_flat(value)}
                         for group, entries in state["state"].items()}}
     others = broadcast_object(others, root_rank, "optimizer.options")
     broadcast_parameters(dict(tensors), root_rank)
@@ -106,20 +106,37 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     optimizer.load_state_dict(state)
 
 
-def _make_state(optimizer: torch.optim.Optimizer) -> None:
+def _is_flat(value: Any) -> bool:
+    """A tensor that can be broadcast; sparse ones, as SGD's momentum of sparse gradients, are pickled."""
+    return isinstance(value, torch.Tensor) and not value.is_sparse
+
+
+def _sparse_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> set[int]:
+    """The ids of parameters whose gradients are sparse: those of SparseAdam, which takes no others, and of the
+    model's sparse embeddings under SGD."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return {id(param) for group in optimizer.param_groups for param in group["params"]}
+    if model is None or not isinstance(optimizer, torch.optim.SGD):
+        return set()
+    return {id(module.weight) for module in model.modules()
+            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse}
+
+
+def _make_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
     """One step on zero gradients; parameters are as before afterwards, and gradients that were there."""
     saved = [(param, param.detach().clone(), param.grad) for group in optimizer.param_groups
              for param in group["params"] if param.requires_grad]
-    for param, _, _ in saved:
-        param.grad = torch.zeros_like(param)
-    kind = type(optimizer)
-    step = getattr(kind, "plain_step", None)  # a DistributedOptimizer would reduce them
-    if step is not None:
-        step(optimizer)
-    else:
-        optimizer.step()
-    for param, value, grad in saved:
-        with torch.no_grad():
-            param.copy_(value)
-        if grad is not None:  # else it stays zero, and its hook has a tensor to reduce
-            param.grad = grad
+    sparse = _sparse_parameters(optimizer, model)
+    # A DistributedOptimizer's own step would reduce them.
+    step = getattr(optimizer, "plain_step", optimizer.step)
+    try:
+        for param, _, _ in saved:
+            zeros = torch.zeros_like(param)
+            param.grad = zeros.to_sparse() if id(param) in sparse else zeros
+        step()
+    finally:
+        for param, value, grad in saved:
+            with torch.no_grad():
+                param.copy_(value)
+            if grad is not None:  # else it stays zero, and its hook has a tensor to reduce
+                param.grad = grad
