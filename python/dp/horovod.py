@@ -6,6 +6,7 @@ or, in a program or a conftest, before horovod is imported: `import dp.horovod; 
 """
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import types
@@ -47,6 +48,8 @@ def install() -> None:
         "horovod.torch.mpi_ops": _module("horovod.torch.mpi_ops", **{**vars(ops), **known}),
         "horovod.torch.compression": compression,
         "horovod.torch.elastic": elastic,
+        "horovod.torch.elastic.sampler": elastic,
+        "horovod.torch.elastic.state": elastic,
         "horovod.torch.functions": functions,
         "horovod.torch.optimizer": optimizer,
         "horovod.torch.sync_batch_norm": _module("horovod.torch.sync_batch_norm",
@@ -76,6 +79,8 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     install()
     sys.argv = arguments
+    if not getattr(sys.flags, "safe_path", False):  # as Python itself: the script's folder, not the current one
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
     runpy.run_path(arguments[0], run_name="__main__")
     return 0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
-#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | programs | types  alone; they start ranks themselves
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD native                             turns, backend, backend_life in the form of C++, compiled first
@@ -15,7 +15,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, turns, backend, backend_life, examples, types, native, suite, collectives, torch or optimizer}
+what=${2:?contract, life, turns, backend, backend_life, examples, programs, types, native, suite, collectives, torch or optimizer}
 top=${here%/python/tests}
 
 python=
@@ -33,7 +33,7 @@ of_torch() { # the lowest version, as major, minor
 case $what:${4:-} in
 torch:gpu | optimizer:gpu) choose "import numpy, torch
 assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
-torch:* | optimizer:* | turns:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+torch:* | optimizer:* | turns:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
 backend:* | backend_life:* | suite:* | examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
 native:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
 contract:*) choose "" "anything" ;;
@@ -52,7 +52,7 @@ collectives | torch | optimizer)
     fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | turns | backend | backend_life | examples) exec "$python" "$here/test_$what.py" ;;
+contract | life | turns | backend | backend_life | examples | programs) exec "$python" "$here/test_$what.py" ;;
 front)
     logs=$(mktemp -d) && LIBDP_TORCH=python PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
         --seconds 850 --results "$logs"

@@ -36,5 +36,21 @@ class ElasticSampler(_Refused):
     """Refused."""
 
 
-__all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
-           "TorchState", "run"]
+class StateHandler(_Refused):
+    """Refused."""
+
+
+class ModelStateHandler(StateHandler):
+    """Refused."""
+
+
+class OptimizerStateHandler(StateHandler):
+    """Refused."""
+
+
+class SamplerStateHandler(StateHandler):
+    """Refused."""
+
+
+__all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ModelStateHandler", "ObjectState",
+           "OptimizerStateHandler", "SamplerStateHandler", "State", "StateHandler", "TorchState", "run"]

@@ -9,6 +9,7 @@ also tell libdp where a round of reductions begins. DistributedOptimizer names i
 from __future__ import annotations
 
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import dp
 from dp._c import lib
 
+from .reduction import stream_of
 from .runtime import world
 
 NAME_BYTES = 200  # of a bucket's name; libdp takes 255
@@ -113,6 +115,19 @@ class _Marks:
             self._is_open = False
 
 
+def _wrap_step(optimizer: torch.optim.Optimizer, marks: _Marks) -> None:
+    """For PyTorch 1, whose optimizers have no hooks. A method, as schedulers of the learning rate wrap it too."""
+    step = optimizer.step
+
+    def marked(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        marks.before_step()
+        result = step(*args, **kwargs)
+        marks.after_step()
+        return result
+
+    optimizer.step = types.MethodType(marked, optimizer)  # type: ignore[method-assign]
+
+
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Marks each step of this model and optimizer. A model in DistributedDataParallel gets named buckets
     while a timeline is recorded."""
@@ -120,17 +135,21 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     marks = _Marks(context)
     model.register_forward_pre_hook(marks.before_forward)
     model.register_forward_hook(marks.after_forward)
-    optimizer.register_step_pre_hook(marks.before_step)
-    optimizer.register_step_post_hook(marks.after_step)
+    if hasattr(optimizer, "register_step_pre_hook"):
+        optimizer.register_step_pre_hook(marks.before_step)
+        optimizer.register_step_post_hook(marks.after_step)
+    else:
+        _wrap_step(optimizer, marks)
     if isinstance(model, torch.nn.parallel.DistributedDataParallel) and context.setting("TIMELINE"):
         name_buckets(model)
 
 
 def name_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
     """Reduces DDP's buckets under the names of their first and last parameter, by a communication hook of
-    DDP. Of the default process group only."""
+    DDP. Of the default process group only, and not where the model has a hook: DDP takes one."""
     import torch.distributed as dist
-    if model.process_group is not dist.group.WORLD:
+    hooks = getattr(model, "_comm_hooks", [])  # PyTorch 2
+    if model.process_group is not dist.group.WORLD or hooks:
         return
     group = _context().world
     names = {param: name for name, param in model.module.named_parameters()}
@@ -143,7 +162,7 @@ def name_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
 
     def reduce(_, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are texts
         buffer = bucket.buffer()
-        future: torch.futures.Future = torch.futures.Future()
+        future: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
 
         def complete(handle: dp.Handle) -> None:
             try:
@@ -153,7 +172,11 @@ def name_buckets(model: torch.nn.parallel.DistributedDataParallel) -> None:
             else:
                 future.set_result(buffer)
 
-        group.allreduce(buffer, op=dp.AVERAGE, name=name_of(bucket), on_done=complete)
+        group.allreduce(buffer, op=dp.AVERAGE, name=name_of(bucket), on_done=complete, stream=stream_of(buffer))
         return future
 
-    model.register_comm_hook(None, reduce)
+    try:
+        model.register_comm_hook(None, reduce)
+    except RuntimeError:  # it has a hook of C++, which no list tells; ours was noted before it was refused
+        if hooks:
+            hooks.pop()

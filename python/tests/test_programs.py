@@ -1,0 +1,135 @@
+"""Programs as users start them: a script of Horovod's by `python -m dp.horovod`, and training under `dprun --timeline`
+with the marks of dp.torch.timeline. Starts its own ranks; skips where there is no PyTorch.
+"""
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch_ranks
+from torch_ranks import PACKAGE, VERSION
+
+DPRUN = os.environ.get("DPRUN", os.path.join(os.path.dirname(PACKAGE), "build-dev", "dprun"))
+LIMIT = 240
+RANKS = 2
+STEPS = 3
+# Of Horovod's world; it finds its neighbour, and is told about elastic jobs.
+SCRIPT = """
+import sys
+import torch
+import horovod.torch as hvd
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import ModelStateHandler, TorchState
+import neighbour
+
+hvd.init()
+total = hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+refused = 0
+for kind in (ElasticSampler, ModelStateHandler, TorchState):
+    try:
+        kind(None)
+    except NotImplementedError as error:
+        refused += "elastic training is not part of libdp" in str(error)
+sys.stdout.write(f"{neighbour.NAME} {sys.argv[1:]} {total:.0f} {refused}\\n")
+"""
+TRAINING = """
+import torch
+from dp.torch import timeline
+net = torch.nn.Linear(4, 2)
+%s
+timeline.watch(model, optimizer)
+for step in range(%d):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).square().sum().backward()
+    optimizer.step()
+%s
+"""
+HOROVOD = ("""
+import dp.torch as hvd
+hvd.init()
+model, optimizer = net, hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1),
+                                                 named_parameters=net.named_parameters())
+""", "hvd.shutdown()")
+DDP = ("""
+import dp.torch.backend, dp.torch.ddp, torch.distributed as dist
+dist.init_process_group("dp")
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+""", "dist.destroy_process_group()")
+
+
+def run(folder, *command):
+    done = subprocess.run([DPRUN, "-np", str(RANKS), "--no-prefix", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=LIMIT, cwd=folder,
+                          env={**os.environ, **torch_ranks.ENVIRONMENT, "LIBDP_TORCH": "python"})
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
+    return done.stdout
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dp-programs-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return path
+
+    def test_a_script_of_horovod_elsewhere_imports_its_neighbours(self):
+        script = self.write("of/training.py", SCRIPT)
+        self.write("of/neighbour.py", "NAME = 'found'\n")
+        self.write("neighbour.py", "NAME = 'of the current folder'\n")
+        out = run(self.folder, sys.executable, "-m", "dp.horovod", script, "--epochs", "2")
+        self.assertEqual(out.splitlines().count(f"found ['--epochs', '2'] {RANKS} 3"), RANKS, out)
+
+    def recorded(self, parts, hook=""):
+        """What each rank recorded of the training: how often each (category, name) came, by rank."""
+        script = self.write("training.py", TRAINING % (parts[0] + hook, STEPS, parts[1]))
+        recording = os.path.join(self.folder, "timeline.json")
+        run(self.folder, "--timeline", recording, sys.executable, script)
+        with open(recording, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        found = collections.defaultdict(collections.Counter)
+        for event in events:
+            if event["ph"] == "X":
+                found[event["pid"]][event["cat"], event["name"]] += 1
+        self.assertEqual(len(found), RANKS)
+        for counts in found.values():
+            for name in ("forward", "backward", "optimizer"):
+                self.assertEqual(counts["span", name], STEPS, counts)
+            for step in range(1, STEPS + 1):
+                self.assertEqual(counts["step", f"step {step}"], 1, counts)
+        return found.values()
+
+    def test_horovod_s_training_is_marked_and_its_gradients_have_names(self):
+        for counts in self.recorded(HOROVOD):
+            named = sum(count for (category, name), count in counts.items() if category == "submit" and "weight" in name)
+            self.assertEqual(named, STEPS, counts)
+
+    @unittest.skipUnless(VERSION >= (2, 14), "PyTorch before 2.14 has no backend in Python")
+    def test_ddp_is_marked_and_its_buckets_have_names(self):
+        for counts in self.recorded(DDP):
+            named = sum(count for (category, name), count in counts.items()
+                        if category == "submit" and "weight" in name and "bias" in name)
+            self.assertEqual(named, STEPS, counts)
+
+    @unittest.skipUnless(VERSION >= (2, 14), "PyTorch before 2.14 has no backend in Python")
+    def test_a_hook_of_the_program_is_left_and_its_buckets_have_no_names(self):
+        for hook in ("model.register_comm_hook(None, dp.torch.ddp.average)",
+                     "model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)"):
+            for counts in self.recorded(DDP, hook):
+                self.assertFalse([name for _, name in counts if "weight" in name])
+
+
+if __name__ == "__main__":
+    if VERSION == (0, 0):
+        print("no PyTorch is here")
+        sys.exit(77)
+    unittest.main()
