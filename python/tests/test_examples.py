@@ -1,6 +1,7 @@
 """python/examples: GPT-2 by Horovod's API, DDP and FSDP2 has the losses of the trainer in C, on one rank and on
 two; the small network learns. Starts its own ranks; skips where there is no PyTorch of 2.14 or later.
 """
+import importlib.util
 import os
 import re
 import subprocess
@@ -72,6 +73,16 @@ class Examples(unittest.TestCase):
         out = example(2, "mnist_like", "--pictures", "1024", "--epochs", "2")
         first, last = re.findall(r"loss ([\d.]+)", out)
         self.assertLess(float(last), float(first))
+
+    @unittest.skipUnless(torch and importlib.util.find_spec("torch.distributed.run"), "this PyTorch has no torchrun")
+    def test_torchrun_starts_them(self):
+        """Its store meets the ranks of the group; libdp's own rendezvous those of hvd.init()."""
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", "2",
+                    "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "--log_dir", self.folder.name]
+        out = run(*launcher, os.path.join(PYTHON, "examples", "mnist_like.py"), "--pictures", "512", "--epochs", "1")
+        self.assertIn("pictures on 2 ranks", out)
+        out = run(*launcher, os.path.join(PYTHON, "examples", "gpt2_ddp.py"), "--data", self.text, "--steps", "2")
+        self.assertRegex(out, "learned .* on 2 ranks")
 
     def test_help(self):
         out = run(sys.executable, os.path.join(PYTHON, "examples", "gpt2_hvd.py"), "--help")

@@ -213,6 +213,11 @@ class Operations(unittest.TestCase):
         self.assertEqual(hvd.allgather_object("x" * self.rank),
                          ["x" * rank for rank in range(self.size)])
 
+    def test_a_timeline_of_one_rank_is_refused_with_a_warning(self):
+        with self.assertWarnsRegex(UserWarning, "writes nothing: dprun --timeline FILE"):
+            hvd.start_timeline("timeline.json")
+        hvd.stop_timeline()
+
     def test_shutdown_and_init_again(self):
         hvd.shutdown()
         self.assertFalse(hvd.is_initialized())
