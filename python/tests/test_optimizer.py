@@ -259,6 +259,46 @@ class Optimizer(unittest.TestCase):
                 self.assertEqual(len(ops._operations), before)
             optimizer.zero_grad()
 
+    def test_parameters_that_come_later_are_reduced(self):
+        """By add_param_group() or unfrozen, in each step of those that make the arena; the weights are those of a rank
+        with the samples of all."""
+        for start in range(4):
+            for way in ("added", "named", "unfrozen"):
+                for keywords in ({}, {"groups": 2, "op": hvd.Sum}, {"groups": "one", "op": hvd.Sum},
+                                 {"compression": hvd.Compression.fp16}):
+                    net, reference = model(), model()
+                    self.train_with_a_late_layer(net, way, start, keywords)
+                    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+                    factor = 1 if keywords.get("op") == hvd.Sum else self.size
+                    for step in range(6):
+                        plain.zero_grad()
+                        sum(loss_of(reference, step, rank) for rank in range(self.size)).div(factor).backward()
+                        if step < start:
+                            reference[2].zero_grad(set_to_none=True)
+                        plain.step()
+                    tolerance = 5e-3 if "compression" in keywords else 1e-5
+                    torch.testing.assert_close(weights(net), weights(reference), rtol=tolerance, atol=tolerance)
+
+    def train_with_a_late_layer(self, net, way, start, keywords):
+        """The last layer is trained from step `start` on."""
+        late = list(net[2].parameters())
+        own = [param for param in net.parameters() if way == "unfrozen" or not any(param is one for one in late)]
+        for param in late:
+            param.requires_grad_(False)
+        named = [pair for pair in net.named_parameters() if way != "added" or not pair[0].startswith("2.")]
+        if keywords.get("groups") == "one":
+            keywords = {**keywords, "groups": [list(net.parameters())]}
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(own, lr=0.1), named_parameters=named, **keywords)
+        for step in range(6):
+            optimizer.zero_grad()
+            if step == start:
+                for param in late:
+                    param.requires_grad_()
+                if way != "unfrozen":
+                    optimizer.add_param_group({"params": late, "lr": 0.1})
+            loss_of(net, step, self.rank).backward()
+            optimizer.step()
+
     def test_a_compiled_model(self):
         if not hasattr(torch, "compile"):
             return

@@ -94,6 +94,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.backward_passes_per_step = backward_passes_per_step
         named = _check_names(self, named_parameters)
         self._parameter_names = {param: name for name, param in named}
+        self._frozen: list[Any] = []  # parameters without a hook, as they wanted no gradient so far
         self._gradients: list[tuple[Any, _Gradient]] = []  # with their parameters, by name
         self._gradient_of: dict[Any, _Gradient] = {}
         self._in_flight: list[tuple[Any, _Gradient]] = []  # by `reduction`
@@ -112,30 +113,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         # libdp's memory is the GPU's on a context with one, also beside a model in host memory.
         self._wants_arena = (in_place and not world.context.is_on_gpu and compression is Compression.none and op == ops.Average
                              and gradient_predivide_factor == 1.0 and not self._groups)
-        self._fits: Any = None  # the handle of what all ranks say about gradients in an arena
+        self._fits: Any = None  # the handle of what all ranks say about gradients in an arena, and whose they are
         self._is_plain = compression is Compression.none and not self._groups and not self._factors()
         self._number = world.count_optimizer()
-        if self._is_distributed():
-            self._register_hooks()
+        self._register_hooks([param for group in self.param_groups for param in group["params"]])
 
     def _is_distributed(self) -> bool:
         return bool(self._process_set.included()) and (self._process_set.size() or 1) > 1
 
     # ---- Hooks --------------------------------------------------------------------------------
 
-    def _register_hooks(self) -> None:
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.requires_grad:
-                    gradient = _Gradient(self._name_of(param), self.backward_passes_per_step)
-                    self._gradient_of[param] = gradient
-                    self._functions.append((param, _weak_hook(self, gradient)))
-                    self._hooks.append(_hook(*self._functions[-1]))
-                    before = world.gradient_of.get(id(param), lambda: None)()
-                    if before is not None:
-                        before.is_shared = True
-                    world.gradient_of[id(param)] = weakref.ref(gradient)
+    def _register_hooks(self, params: list) -> None:
+        """So that their gradients are reduced: now, or once they want one."""
+        if not self._is_distributed():
+            return
+        self._frozen += [param for param in params if not param.requires_grad]
+        for param in params:
+            if param.requires_grad:
+                gradient = _Gradient(self._name_of(param), self.backward_passes_per_step)
+                self._gradient_of[param] = gradient
+                self._functions.append((param, _weak_hook(self, gradient)))
+                self._hooks.append(_hook(*self._functions[-1]))
+                before = world.gradient_of.get(id(param), lambda: None)()
+                if before is not None:
+                    before.is_shared = True
+                world.gradient_of[id(param)] = weakref.ref(gradient)
         self._gradients = sorted(self._gradient_of.items(), key=lambda pair: self._parameter_names.get(pair[0], ""))
+
+    def _register_late(self, params: list) -> None:
+        """Those that come behind the constructor. Each is reduced alone, as its group may be under way without it."""
+        for param in params:
+            members = self._groups.pop(param, [])
+            members[:] = [member for member in members if member is not param]
+        self._register_hooks(params)
+
+    def _register_unfrozen(self) -> None:
+        """Parameters that want a gradient now, on all ranks alike."""
+        unfrozen = [param for param in self._frozen if param.requires_grad]
+        if unfrozen:
+            self._frozen = [param for param in self._frozen if not param.requires_grad]
+            self._register_late(unfrozen)
 
     def _refuse(self, param: Any, gradient: _Gradient) -> None:
         name = self._parameter_names.get(param)
@@ -226,15 +243,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         are, behind the second they know: nobody waits, as ranks may come to two optimizers in other
         orders."""
         if self._fits is None:
+            candidates = self._candidates()
             fits = [param.grad is not None and not param.grad.is_sparse and is_placeable(param)
-                    for _, param in self._candidates()]
+                    for _, param in candidates]
             self._fits = ops.allreduce_async(torch.tensor(fits, dtype=torch.uint8), op=ops.Min,
                                              name=f"optimizer {self._number} in place",
-                                             process_set=self._process_set)
+                                             process_set=self._process_set), candidates
             return
         self._wants_arena = False
-        fits = ops.synchronize(self._fits).tolist()
-        placed = [one for one, is_fit in zip(self._candidates(), fits) if is_fit]
+        handle, candidates = self._fits
+        self._fits = None
+        placed = [one for one, is_fit in zip(candidates, ops.synchronize(handle).tolist()) if is_fit]
         if placed:
             self._arena = GradientArena(world.context, self._process_set.member_group("optimizer"), placed)
             for param, place in self._arena.places.items():
@@ -289,6 +308,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if not self._is_distributed():
             self._is_synchronized = True
             return
+        self._register_unfrozen()
         for param, gradient in self._gradients:
             if not gradient.is_started:
                 self._start(param, gradient)
@@ -462,6 +482,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                                  "it can cause a race condition.")
         self._reset()
         return super(self.__class__, self).zero_grad(*args, **kwargs)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, on all ranks; the gradients of these parameters are reduced too. They have the names of
+        named_parameters, where those list them."""
+        super(self.__class__, self).add_param_group(param_group)
+        if not hasattr(self, "_number"):  # the class's own constructor calls it, for each of its groups
+            return
+        number, params = len(self.param_groups) - 1, self.param_groups[-1]["params"]
+        for i, param in enumerate(params):
+            self._parameter_names.setdefault(param, f"{NAMELESS}{number}.{i}")
+        self._register_late(params)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Forgets what is accumulated, as the state is another one's."""
