@@ -15,6 +15,7 @@ except ImportError:
     sys.exit(77)
 
 import dp.torch as hvd
+from dp.torch import ops
 
 
 def model(seed):
@@ -217,6 +218,41 @@ class Operations(unittest.TestCase):
         with self.assertWarnsRegex(UserWarning, "writes nothing: dprun --timeline FILE"):
             hvd.start_timeline("timeline.json")
         hvd.stop_timeline()
+
+    def test_objects_of_other_types_on_each_rank(self):
+        mine = [None, {"a": 1}, "text", 4][self.rank % 4]
+        self.assertEqual(hvd.broadcast_object(mine), None)
+        self.assertEqual(hvd.allgather_object(mine), [[None, {"a": 1}, "text", 4][rank % 4] for rank in range(self.size)])
+
+    def test_poll_tells_of_sparse_operations_and_refuses_what_is_no_handle(self):
+        sparse = torch.eye(3).to_sparse()
+        if self.rank == 0:
+            handle = hvd.sparse_allreduce_async(sparse, "polled", hvd.Sum)
+            self.assertEqual(hvd.poll(handle), self.size == 1)
+        hvd.barrier()
+        if self.rank != 0:
+            handle = hvd.sparse_allreduce_async(sparse, "polled", hvd.Sum)
+        while not hvd.poll(handle):
+            pass
+        self.assertEqual(hvd.synchronize(handle).to_dense()[1, 1].item(), self.size)
+        dense = hvd.allreduce_async(torch.ones(2))
+        hvd.synchronize(dense)
+        for none in (dense, handle, -1, len):
+            with self.assertRaisesRegex(ValueError, "is no handle"):
+                hvd.poll(none)
+
+    def test_one_of_several_that_fails_leaves_no_handle(self):
+        before = len(ops._operations)
+        if self.size > 1:
+            differing = torch.ones(2 + self.rank)
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "first"):
+                hvd.broadcast_parameters([("first", differing), ("second", torch.ones(2)), ("third", differing)], 0)
+            dtype = torch.float32 if self.rank == 0 else torch.float64
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "values"):
+                hvd.synchronize(hvd.sparse_allreduce_async(torch.eye(3, dtype=dtype).to_sparse(), "differs", hvd.Sum))
+        with self.assertRaisesRegex(ValueError, "sparse"):
+            hvd.broadcast_parameters([("dense", torch.ones(2)), ("sparse", torch.eye(3).to_sparse())], 0)
+        self.assertEqual(len(ops._operations), before)
 
     def test_shutdown_and_init_again(self):
         hvd.shutdown()

@@ -2,18 +2,21 @@
 from __future__ import annotations
 
 import collections
+import functools
 import io
 from typing import Any, Iterable
 
 import torch
 
-from .ops import allgather_async, broadcast_, broadcast_async_, synchronize
+from .ops import allgather_async, begin_all, broadcast_, broadcast_async_, synchronize_all
 from .runtime import ProcessSet, global_process_set, world
 
 try:
     import cloudpickle as _pickle
 except ImportError:  # objects of the main program's own classes need it
     import pickle as _pickle  # type: ignore[no-redef]
+
+DEFAULT_NAME = "object"  # not the type's: ranks may give objects of several types, and only the root's counts
 
 
 def broadcast_parameters(params: Any, root_rank: int,
@@ -26,25 +29,23 @@ def broadcast_parameters(params: Any, root_rank: int,
     else:
         raise ValueError(f"broadcast_parameters: a {type(params).__name__} is neither a dict of "
                          "tensors nor a list of tensors or of names and tensors")
-    handles = []
+    copies, calls = [], []
     for name, tensor in pairs:
         if not isinstance(tensor, torch.Tensor):
             continue
-        if tensor.is_contiguous():
-            handles.append((broadcast_async_(tensor, root_rank, name, process_set), None, None))
-        else:  # as channels_last: libdp moves flat memory
-            copy = tensor.detach().contiguous()
-            handles.append((broadcast_async_(copy, root_rank, name, process_set), tensor, copy))
-    for handle, tensor, copy in handles:
-        synchronize(handle)
-        if tensor is not None:
-            tensor.detach().copy_(copy)
+        if not tensor.is_sparse and not tensor.is_contiguous():  # as channels_last: libdp moves flat memory
+            copies.append((tensor, tensor.detach().contiguous()))
+            tensor = copies[-1][1]
+        calls.append(functools.partial(broadcast_async_, tensor, root_rank, name, process_set))
+    synchronize_all(begin_all(calls))
+    for tensor, copy in copies:
+        tensor.detach().copy_(copy)
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """Gives the root's object to all ranks, by pickle."""
-    name = name or type(obj).__name__
+    name = name or DEFAULT_NAME
     data = _dump(obj) if world.context.rank == root_rank else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([data.numel()], dtype=torch.int64)
     broadcast_(length, root_rank, f"{name}.length", process_set)
@@ -57,12 +58,12 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
 def allgather_object(obj: Any, name: str | None = None,
                      process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank."""
-    name = name or type(obj).__name__
+    name = name or DEFAULT_NAME
     data = _dump(obj)
     length = torch.tensor([data.numel()], dtype=torch.int64)
-    handles = (allgather_async(length, f"{name}.lengths", process_set),
-               allgather_async(data, f"{name}.objects", process_set))
-    lengths, every = (synchronize(handle) for handle in handles)
+    lengths, every = synchronize_all(begin_all((
+        functools.partial(allgather_async, length, f"{name}.lengths", process_set),
+        functools.partial(allgather_async, data, f"{name}.objects", process_set))))
     return [_load(part) for part in torch.split(every, lengths.tolist())]
 
 

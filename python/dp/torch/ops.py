@@ -7,7 +7,7 @@ on this rank alone is a ValueError.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -92,10 +92,14 @@ def _register(operation: "_Operation | Reduction") -> int:
     return number
 
 
-def poll(handle: int) -> bool:
-    """Whether synchronize() would return at once."""
+def poll(handle: Any) -> bool:
+    """Whether synchronize() would return at once. ValueError: no handle, or one that was waited for."""
     operation = _operations.get(handle)
-    return operation is None or operation.done()
+    if operation is None:
+        if not isinstance(handle, _SparseAllreduce):
+            raise ValueError(f"{handle} is no handle of an operation, or was waited for already")
+        operation = handle
+    return operation.done()
 
 
 def synchronize(handle: Any) -> Any:
@@ -107,6 +111,35 @@ def synchronize(handle: Any) -> Any:
     if operation is not None:
         return operation.wait()
     return handle() if callable(handle) else None  # of sparse_allreduce_async()
+
+
+def begin_all(calls: Iterable[Callable[[], int]]) -> list[int]:
+    """The handles of several operations. Where one cannot be submitted, those before it have no handle any more."""
+    handles: list[int] = []
+    try:
+        for call in calls:
+            handles.append(call())
+    except BaseException:
+        for handle in handles:
+            del _operations[handle]
+        raise
+    return handles
+
+
+def synchronize_all(handles: Iterable[int]) -> list[Any]:
+    """Waits for all of them, also behind one that failed: the outputs.
+
+    HorovodInternalError: how the first one failed.
+    """
+    outputs, failure = [], None
+    for handle in handles:
+        try:
+            outputs.append(synchronize(handle))
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return outputs
 
 
 def _submit(kind: str, name: str | None, process_set: ProcessSet, begin: Callable[..., dp.Handle],
@@ -290,6 +323,25 @@ class _GroupedAllreduce(torch.autograd.Function):
         return (None, None, None, None, None, *reduced)
 
 
+class _SparseAllreduce:
+    """A handle of sparse_allreduce_async(); a call of it waits, as synchronize() does."""
+
+    def __init__(self, handles: list[int], size: torch.Size, divisor: int | None) -> None:
+        self._handles = handles  # of indices and values
+        self._size = size
+        self._divisor = divisor
+
+    def done(self) -> bool:
+        """Whether it is over, failed or not."""
+        return all(map(poll, self._handles))
+
+    def __call__(self) -> torch.Tensor:
+        indices, values = synchronize_all(self._handles)
+        if self._divisor is not None:
+            values = values / self._divisor
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._size)
+
+
 def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
                            process_set: ProcessSet = global_process_set) -> Callable[[], torch.Tensor]:
     """Sums or averages a sparse tensor. Returns a function that waits and gives the sparse result."""
@@ -297,17 +349,10 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
     if op not in (Average, Sum):
         raise ValueError("sparse tensors are summed or averaged")
     tensor = tensor.detach().coalesce() if not tensor.is_coalesced() else tensor.detach()
-    indices = allgather_async(tensor._indices().transpose(0, 1).contiguous(), f"{name}.indices",
-                              process_set)
-    values = allgather_async(tensor._values(), f"{name}.values", process_set)
-
-    def finish() -> torch.Tensor:
-        all_values, all_indices = synchronize(values), synchronize(indices)
-        if op == Average:
-            all_values = all_values / process_set.size()
-        return torch.sparse_coo_tensor(all_indices.transpose(0, 1), all_values, tensor.size())
-
-    return finish
+    indices = tensor._indices().transpose(0, 1).contiguous()
+    handles = begin_all((lambda: allgather_async(indices, f"{name}.indices", process_set),
+                         lambda: allgather_async(tensor._values(), f"{name}.values", process_set)))
+    return _SparseAllreduce(handles, tensor.size(), process_set.size() if op == Average else None)
 
 
 # ---- Copies --------------------------------------------------------------------------------------
