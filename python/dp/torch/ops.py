@@ -94,7 +94,7 @@ def _register(operation: "_Operation | Reduction") -> int:
 
 def poll(handle: Any) -> bool:
     """Whether synchronize() would return at once. ValueError: no handle, or one that was waited for."""
-    operation = _operations.get(handle)
+    operation: Any = _operations.get(handle)
     if operation is None:
         if not isinstance(handle, _SparseAllreduce):
             raise ValueError(f"{handle} is no handle of an operation, or was waited for already")

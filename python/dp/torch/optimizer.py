@@ -260,7 +260,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 self._gradient_of[param].place = place
                 self._gradient_of[param].reduction = place.reduction
 
-    def _factors(self) -> dict[str, float]:
+    def _factors(self) -> dict[str, Any]:
         """An average in two steps where a factor divides before the sum."""
         if self._predivide == 1.0 or self._op != ops.Average:
             return {}
@@ -284,7 +284,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 densified.add(param)
             gradients.append(param.grad)
         if len(params) == 1 and gradients[0].is_sparse:
-            handle = ops.sparse_allreduce_async(gradients[0], name, self._op,
+            handle: Any = ops.sparse_allreduce_async(gradients[0], name, self._op,
                                                 self._process_set)
             self._reductions.append(_Reduction(handle, params, [None], is_sparse=True))
             return

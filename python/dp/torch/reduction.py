@@ -88,9 +88,9 @@ class Reduction:
 
     __slots__ = ("_context", "_pointer", "_tensor", "_output")
 
-    def __init__(self, context: dp.Context, pointer: int, tensor: Any, output: Any) -> None:
+    def __init__(self, context: dp.Context, pointer: int | None, tensor: Any, output: Any) -> None:
         self._context = context
-        self._pointer: int | None = pointer
+        self._pointer = pointer
         self._tensor = tensor
         self._output = output
 
@@ -121,7 +121,7 @@ class Reduction:
         self._tensor = self._output = None  # the name keeps this object, perhaps for ever
         self._pointer = None  # last: from here on the next reduction of this name may use the object
         if status != 0:
-            text = waiter.result.text
+            text: Any = waiter.result.text
             error = errors.make(status, text.decode(errors="replace") if text else
                                 self._context.error_text())
             raise HorovodInternalError(str(error)) from error
