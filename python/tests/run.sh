@@ -4,7 +4,7 @@
 #   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | programs | types  alone; they start ranks themselves
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
-#   python/tests/run.sh BUILD native                             turns, backend, backend_life in the form of C++, compiled first
+#   python/tests/run.sh BUILD native                             turns, programs, backend, backend_life in the form of C++, compiled first
 #   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES | gpu]
 #                                                              every rank runs them; gpu: on contexts with a simulated GPU,
 #                                                              with a PyTorch without CUDA, which has a runtime of its own
@@ -64,7 +64,7 @@ native)
     # A cache of this build's, so that nothing of the user's is used or written.
     export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native
     mkdir -p "$XDG_CACHE_HOME"
-    "$python" -m dp.torch.native && "$python" "$here/test_turns.py" && "$python" "$here/test_backend.py" && exec "$python" "$here/test_backend_life.py" ;;
+    "$python" -m dp.torch.native && "$python" "$here/test_turns.py" && "$python" "$here/test_programs.py" && "$python" "$here/test_backend.py" && exec "$python" "$here/test_backend_life.py" ;;
 types) # of the package's hints
     checker=mypy
     command -v mypy >/dev/null || checker="$python -m mypy"

@@ -9,8 +9,7 @@ import sys
 import tempfile
 import unittest
 
-import torch_ranks
-from torch_ranks import PACKAGE, VERSION
+from torch_ranks import ENVIRONMENT, FORM, PACKAGE, VERSION, has_backend
 
 DPRUN = os.environ.get("DPRUN", os.path.join(os.path.dirname(PACKAGE), "build-dev", "dprun"))
 LIMIT = 240
@@ -64,7 +63,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 def run(folder, *command):
     done = subprocess.run([DPRUN, "-np", str(RANKS), "--no-prefix", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=LIMIT, cwd=folder,
-                          env={**os.environ, **torch_ranks.ENVIRONMENT, "LIBDP_TORCH": "python"})
+                          env={**os.environ, **ENVIRONMENT, "LIBDP_TORCH": FORM})
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
     return done.stdout
 
@@ -113,14 +112,14 @@ class Programs(unittest.TestCase):
             named = sum(count for (category, name), count in counts.items() if category == "submit" and "weight" in name)
             self.assertEqual(named, STEPS, counts)
 
-    @unittest.skipUnless(VERSION >= (2, 14), "PyTorch before 2.14 has no backend in Python")
+    @unittest.skipUnless(has_backend(), "this PyTorch is too old for the backend")
     def test_ddp_is_marked_and_its_buckets_have_names(self):
         for counts in self.recorded(DDP):
             named = sum(count for (category, name), count in counts.items()
                         if category == "submit" and "weight" in name and "bias" in name)
             self.assertEqual(named, STEPS, counts)
 
-    @unittest.skipUnless(VERSION >= (2, 14), "PyTorch before 2.14 has no backend in Python")
+    @unittest.skipUnless(has_backend(), "this PyTorch is too old for the backend")
     def test_a_hook_of_the_program_is_left_and_its_buckets_have_no_names(self):
         for hook in ("model.register_comm_hook(None, dp.torch.ddp.average)",
                      "model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)"):
