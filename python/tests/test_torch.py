@@ -328,6 +328,27 @@ class Training(unittest.TestCase):
             with optimizer.skip_synchronize():  # SparseAdam takes no other gradients
                 optimizer.step()
 
+    def test_sparse_gradients_of_parameters_that_a_rank_does_not_use(self):
+        """SGD's are known to be sparse from the first step on, SparseAdam's before it."""
+        for kind, sparse_as_dense in ((torch.optim.SGD, False), (torch.optim.SparseAdam, False),
+                                      (torch.optim.SparseAdam, True)):
+            torch.manual_seed(0)
+            nets = [torch.nn.Embedding(10, 3, sparse=True) for _ in range(2)]
+            nets[1].load_state_dict(nets[0].state_dict())
+            ours, theirs = [kind(list(net.parameters()), lr=0.1) for net in nets]
+            ours = hvd.DistributedOptimizer(ours, named_parameters=nets[0].named_parameters(),
+                                            sparse_as_dense=sparse_as_dense)
+            for step in range(4):
+                users = range(self.size) if step == 0 and kind is torch.optim.SGD else range(1)
+                ours.zero_grad(set_to_none=True)
+                theirs.zero_grad(set_to_none=True)
+                if self.rank in users:
+                    nets[0](torch.tensor([step, self.rank + 4])).square().sum().backward()
+                sum(nets[1](torch.tensor([step, rank + 4])).square().sum() for rank in users).div(self.size).backward()
+                ours.step()
+                theirs.step()
+            torch.testing.assert_close(nets[0].weight, nets[1].weight, rtol=1e-5, atol=1e-5)
+
     def test_state_of_optimizers_of_sparse_gradients_is_broadcast(self):
         for kind, keywords in ((torch.optim.SparseAdam, {}), (torch.optim.SGD, {"momentum": 0.5, "nesterov": True})):
             net = torch.nn.Embedding(10, 3, sparse=True)

@@ -139,5 +139,5 @@ def _make_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None)
         for param, value, grad in saved:
             with torch.no_grad():
                 param.copy_(value)
-            if grad is not None:  # else it stays zero, and its hook has a tensor to reduce
+            if grad is not None or id(param) in sparse:  # a dense one stays zero, and has a tensor to reduce
                 param.grad = grad

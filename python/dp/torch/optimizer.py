@@ -67,13 +67,14 @@ class _Reduction:
 class _Gradient:
     """A parameter's gradient. The parameter's hook has it, so it must not hold the parameter."""
 
-    __slots__ = ("name", "left", "is_started", "is_shared", "place", "reduction", "__weakref__")
+    __slots__ = ("name", "left", "is_started", "is_shared", "sparse_dim", "place", "reduction", "__weakref__")
 
-    def __init__(self, name: str, passes: int) -> None:
+    def __init__(self, name: str, passes: int, sparse_dim: int) -> None:
         self.name = name  # in libdp
         self.left = passes  # that accumulate before it is reduced
         self.is_started = False  # it is reduced
         self.is_shared = False  # a later optimizer has the parameter too
+        self.sparse_dim = sparse_dim  # of a sparse one as it was last; 0: dense
         self.place: Place | None = None  # in libdp's memory
         self.reduction: Repeated | None = None  # of a dense one in host memory
 
@@ -130,7 +131,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._frozen += [param for param in params if not param.requires_grad]
         for param in params:
             if param.requires_grad:
-                gradient = _Gradient(self._name_of(param), self.backward_passes_per_step)
+                gradient = _Gradient(self._name_of(param), self.backward_passes_per_step,
+                                     int(isinstance(self, torch.optim.SparseAdam)))
                 self._gradient_of[param] = gradient
                 self._functions.append((param, _weak_hook(self, gradient)))
                 self._hooks.append(_hook(*self._functions[-1]))
@@ -212,7 +214,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 self._place(param, gradient.place)
                 tensor = param.grad
         elif tensor is None:
-            tensor = param.grad = torch.zeros_like(param)
+            tensor = param.grad = self._zeros(param)
         if not tensor.is_cpu or tensor.is_sparse or tensor.dtype is not param.dtype or \
                 gradient.place is None and not tensor.is_contiguous():
             return False
@@ -273,12 +275,20 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         prefix = f"optimizer {self._number} " if self._number else ""
         return prefix + self._parameter_names.get(param, "gradient")
 
+    def _zeros(self, param: Any) -> torch.Tensor:
+        """The gradient of a parameter that was not used here: as it was last, so that it fits the other ranks'."""
+        sparse_dim = self._gradient_of[param].sparse_dim
+        zeros = torch.zeros_like(param)
+        return zeros.to_sparse(sparse_dim) if sparse_dim > 0 else zeros
+
     def _reduce(self, params: list) -> None:
         name = self._name_of(params[0])
         gradients, densified = [], set()
         for param in params:
             if param.grad is None:
-                param.grad = torch.zeros_like(param)
+                param.grad = self._zeros(param)
+            if param.grad.is_sparse:
+                self._gradient_of[param].sparse_dim = param.grad.sparse_dim()
             if param.grad.is_sparse and self._sparse_as_dense:
                 param.grad = param.grad.to_dense()
                 densified.add(param)
