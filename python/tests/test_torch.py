@@ -365,6 +365,18 @@ class Training(unittest.TestCase):
             net(torch.tensor([0, self.rank + 1])).sum().backward()
             optimizer.step()
 
+    def test_sparse_state_of_the_root_replaces_dense_state(self):
+        """As of a checkpoint that the root has read."""
+        net = torch.nn.Embedding(10, 3, sparse=True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+        if self.rank == 0:
+            net(torch.tensor([1, 2])).sum().backward()
+            optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        momentum = optimizer.state[net.weight]["momentum_buffer"]
+        self.assertTrue(momentum.is_sparse)
+        self.assertEqual(momentum.to_dense()[:, 0].tolist(), [0, 1, 1] + 7 * [0])
+
     def test_a_step_that_fails_while_state_is_made_leaves_gradients(self):
         class Failing(torch.optim.SGD):
             def step(self, closure=None):

@@ -90,17 +90,15 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
     if not state["state"]:
         _make_state(optimizer, model)
         state = optimizer.state_dict()
-    if not state["state"]:  # an optimizer that keeps none, as plain SGD
-        tensors: dict[str, torch.Tensor] = {}
-    else:
-        tensors = {f"optimizer.{group}.{key}": value for group, entries in state["state"].items()
-                   for key, value in entries.items() if _is_flat(value)}
     others = {"groups": state["param_groups"],
               "state": {group: {key: value for key, value in entries.items()
                                 if not _is_flat(value)}
                         for group, entries in state["state"].items()}}
     others = broadcast_object(others, root_rank, "optimizer.options")
-    broadcast_parameters(dict(tensors), root_rank)
+    tensors = {f"optimizer.{group}.{key}": value for group, entries in state["state"].items()
+               for key, value in entries.items()
+               if _is_flat(value) and key not in others["state"].get(group, {})}  # not flat on the root
+    broadcast_parameters(tensors, root_rank)
     state["param_groups"] = others["groups"]
     for group, entries in others["state"].items():
         state["state"].setdefault(group, {}).update(entries)
