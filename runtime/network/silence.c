@@ -90,6 +90,7 @@ static void note_packets(dp_silence_t *silence, const dp_silence_counters_t *cou
     silence->packet_ns = dp_max(silence->packet_ns, useful_ns);
     if (counters->packets != silence->last.packets)
         silence->packet_ns = dp_max(silence->packet_ns, silence->look_ns);
+    if (counters->acked_bytes != silence->last.acked_bytes) silence->acked_ns = now_ns;
     silence->look_ns = now_ns;
 }
 

@@ -49,6 +49,7 @@ typedef struct dp_silence {
     uint64_t loss_ns;    /* when a packet was last seen to have been lost; 0: never */
     uint64_t look_ns;    /* of the last look; 0: none yet */
     uint64_t packet_ns;  /* when a packet last came, or a look before that */
+    uint64_t acked_ns;   /* when the other end was last seen to have confirmed more */
     dp_silence_counters_t last;
     uint64_t survived_ns[DP_SILENCE_LOSSES]; /* when a beat followed a loss, the latest first */
 } dp_silence_t;

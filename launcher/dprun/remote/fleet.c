@@ -332,6 +332,16 @@ static void lose_silent(dp_fleet_node_t *node, uint64_t since_ns, const char *wh
     dp_fleet_node_lose(node, 1, text);
 }
 
+/* 1: the node is silent, but its kernel lives and hears this machine: it confirms a ping every
+ * 500 ms. Packets alone do not show that, since they also come from a node that nothing reaches. */
+static int is_kernel_answering(dp_fleet_node_t *node, uint64_t now_ns)
+{
+    const uint64_t limit_ns = DP_REMOTE_SILENCE_NS / 2;
+
+    return node->deaf_ns == 0 && now_ns < dp_link_packet_ns(node->link, now_ns) + limit_ns &&
+           now_ns < dp_link_confirmed_ns(node->link) + limit_ns;
+}
+
 static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
 {
     uint64_t heard_ns;
@@ -346,12 +356,11 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
         return;
     }
     if (node->deaf_ns != 0) dp_fleet_ping(node); /* it may be wrong */
-    heard_ns =
-        node->is_suspected ? dp_link_frame_ns(node->link) : dp_link_heard_ns(node->link, now_ns);
+    heard_ns = dp_link_heard_ns(node->link, now_ns); /* notes what was confirmed, too */
+    if (node->is_suspected) heard_ns = dp_link_frame_ns(node->link);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);
     if (now_ns < heard_ns + DP_REMOTE_SILENCE_NS) return;
-    node->kernel_answered =
-        now_ns < dp_link_packet_ns(node->link, now_ns) + DP_REMOTE_SILENCE_NS / 2;
+    node->kernel_answered = is_kernel_answering(node, now_ns);
     /* On a bad link heard_ns is later than what was heard. */
     lose_silent(node, dp_max(dp_link_frame_ns(node->link), node->fleet->awake_ns),
                 "no sign of life", now_ns);

@@ -434,6 +434,11 @@ uint64_t dp_link_packet_ns(dp_link_t *link, uint64_t now_ns)
     return link->silence.packet_ns;
 }
 
+uint64_t dp_link_confirmed_ns(const dp_link_t *link)
+{
+    return link->silence.acked_ns;
+}
+
 uint64_t dp_link_acked_bytes(const dp_link_t *link)
 {
     dp_silence_counters_t counters;

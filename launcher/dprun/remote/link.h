@@ -66,6 +66,9 @@ uint64_t dp_link_frame_ns(const dp_link_t *link);
 
 /* When its latest packet came, of whatever kind. */
 uint64_t dp_link_packet_ns(dp_link_t *link, uint64_t now_ns);
+/* When the other end's kernel was last seen to have confirmed more of this side's bytes. As of the
+ * owner's latest look: dp_link_heard_ns(), dp_link_packet_ns(). */
+uint64_t dp_link_confirmed_ns(const dp_link_t *link);
 /* Bytes of this side that the other end's kernel has; grows while packets go there and back. */
 uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */

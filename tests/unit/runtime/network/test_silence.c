@@ -116,6 +116,21 @@ static void silence_does_not_count_while_this_side_stood_still(void **state)
     assert_int_equal(sign_after(2 * TIMEOUT, BEAT, NULL), TIMEOUT);
 }
 
+/* Nothing of this side reaches the other end, whose own packets come: nothing is confirmed. */
+static void silence_knows_when_the_other_end_last_confirmed_something(void **state)
+{
+    (void)state;
+    counters.acked_bytes = 100;
+    (void)sign_after(BEAT, BEAT, NULL);
+    assert_int_equal(silence.acked_ns, START + BEAT);
+    (void)sign_after(TIMEOUT, BEAT, &counters.packets);
+    assert_int_equal(silence.acked_ns, START + BEAT);
+    assert_true(silence.packet_ns > START + TIMEOUT - 2 * BEAT);
+    counters.acked_bytes = 101;
+    (void)dp_silence_look(&silence, &counters, START + TIMEOUT + BEAT);
+    assert_int_equal(silence.acked_ns, START + TIMEOUT + BEAT);
+}
+
 static void silence_before_the_first_beat_says_nothing(void **state)
 {
     (void)state;
@@ -202,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup(silence_ends_with_a_beat, setup),
         cmocka_unit_test_setup(silence_forgets_a_loss_of_long_ago, setup),
         cmocka_unit_test_setup(silence_does_not_count_while_this_side_stood_still, setup),
+        cmocka_unit_test_setup(silence_knows_when_the_other_end_last_confirmed_something, setup),
         cmocka_unit_test_setup(silence_before_the_first_beat_says_nothing, setup),
         cmocka_unit_test_setup(silence_a_link_is_bad_that_survived_three_losses, setup),
         cmocka_unit_test_setup(silence_a_link_is_not_bad_that_is_cut, setup),
