@@ -282,6 +282,15 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
     return 0;
 }
 
+/* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost when
+ * it last confirmed something; its frames may have come until now. 0: it did just now. */
+static uint64_t unreached_since(const dp_fleet_t *fleet, const dp_link_t *link)
+{
+    const uint64_t confirmed_ns = dp_max(dp_link_confirmed_ns(link), fleet->awake_ns);
+
+    return dp_now_ns() >= confirmed_ns + DP_REMOTE_DEAF_NS ? confirmed_ns : 0;
+}
+
 static void on_closed(void *context, dp_link_t *link, const char *why)
 {
     dp_fleet_t *fleet = context;
@@ -295,6 +304,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
         }
         return;
     }
+    node->silent_ns = unreached_since(fleet, link);
     node->link = NULL; /* it frees itself */
     if (node->stage >= DP_FLEET_RUNNING) {
         snprintf(text, sizeof(text),
