@@ -94,10 +94,13 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
     shell->start.ended(shell->start.context, shell);
 }
 
-static void exec_shell(const dp_shell_start_t *start, int in, int out)
+static void exec_shell(const dp_shell_start_t *start, pid_t parent, int in, int out)
 {
     setsid();
-    if (start->dies_with_dprun) prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (start->dies_with_dprun) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != parent) _exit(1); /* dprun died before that line: no signal would come */
+    }
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTIN, SIG_DFL);
     sigprocmask(SIG_SETMASK, &start->signals, NULL);
@@ -110,10 +113,11 @@ static void exec_shell(const dp_shell_start_t *start, int in, int out)
 
 static dp_status_t fork_shell(dp_shell_t *shell, dp_error_t *error)
 {
+    const pid_t parent = getpid();
     int in[2] = {-1, -1};
     int out[2] = {-1, -1};
     uint8_t ticket[TICKET_ROOM];
-    const size_t bytes = dp_remote_ticket_write(shell->start.ticket, ticket, sizeof(ticket));
+    size_t bytes;
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
         if (in[0] >= 0) close(in[0]);
@@ -124,10 +128,11 @@ static dp_status_t fork_shell(dp_shell_t *shell, dp_error_t *error)
     shell->output = out[0];
     fcntl(out[0], F_SETFL, O_NONBLOCK);
     shell->pid = fork();
-    if (shell->pid == 0) exec_shell(&shell->start, in[0], out[1]);
+    if (shell->pid == 0) exec_shell(&shell->start, parent, in[0], out[1]);
     close(in[0]);
     close(out[1]);
     if (shell->pid < 0) return dp_error_set(error, DP_ERR_SYSTEM, "fork: %s", strerror(errno));
+    bytes = dp_remote_ticket_write(shell->start.ticket, ticket, sizeof(ticket));
     /* It fits a pipe's buffer, so this does not wait. A process that has ended already shows by its
      * end, not here. */
     if (bytes > 0) (void)!write(shell->input, ticket, bytes);
