@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/base/local_socket.h"
 
@@ -282,8 +283,21 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
     return 0;
 }
 
-/* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost when
- * it last confirmed something; its frames may have come until now. 0: it did just now. */
+/* Once per address: a follower with an old secret may come again and again. */
+static void tell_stranger(dp_fleet_t *fleet, const dp_link_t *link, const char *why)
+{
+    const char *address = dp_link_peer(link);
+
+    if (!dp_link_is_refused(link) || fleet->stranger_count == DP_FLEET_STRANGERS_TOLD) return;
+    for (int i = 0; i < fleet->stranger_count; i++) {
+        if (strcmp(fleet->strangers[i], address) == 0) return;
+    }
+    snprintf(fleet->strangers[fleet->stranger_count++], sizeof(fleet->strangers[0]), "%s", address);
+    dp_fleet_say(fleet, "a connection to dprun's port was dropped: %s", why);
+}
+
+/* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost
+ * when it last confirmed something; its frames may have come until now. 0: it did just now. */
 static uint64_t unreached_since(const dp_fleet_t *fleet, const dp_link_t *link)
 {
     const uint64_t confirmed_ns = dp_max(dp_link_confirmed_ns(link), fleet->awake_ns);
@@ -299,9 +313,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 
     if (node == NULL) {
         forget_unproven(fleet, link);
-        if (++fleet->strangers <= 20 && dp_link_is_refused(link)) {
-            dp_fleet_say(fleet, "a connection to dprun's port was dropped: %s", why);
-        }
+        tell_stranger(fleet, link, why);
         return;
     }
     node->silent_ns = unreached_since(fleet, link);
@@ -365,7 +377,7 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
             now_ns);
         return;
     }
-    if (node->deaf_ns != 0) dp_fleet_ping(node); /* it may be wrong */
+    if (node->deaf_ns != 0) dp_fleet_ping(node);     /* it may be wrong */
     heard_ns = dp_link_heard_ns(node->link, now_ns); /* notes what was confirmed, too */
     if (node->is_suspected) heard_ns = dp_link_frame_ns(node->link);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);

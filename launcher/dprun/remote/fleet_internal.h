@@ -19,6 +19,7 @@
 
 #define DP_FLEET_CLOCK_POINTS 1024
 #define DP_FLEET_UNPROVEN_MAX 256
+#define DP_FLEET_STRANGERS_TOLD 20
 #define DP_FLEET_STOOD_STILL_NS UINT64_C(1500000000) /* between two beats */
 #define DP_FLEET_LISTENERS (DP_REMOTE_ADDRESSES + 1) /* and loopback */
 
@@ -115,7 +116,8 @@ struct dp_fleet {
     int has_loopback;
     char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX]; /* for other machines */
     int address_count;
-    int strangers; /* connections that proved nothing */
+    char strangers[DP_FLEET_STRANGERS_TOLD][64]; /* addresses that proved nothing, and were told */
+    int stranger_count;
     dp_link_t *unproven[DP_FLEET_UNPROVEN_MAX];
     /* start */
     uint64_t start_ns;

@@ -10,6 +10,7 @@
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -46,9 +47,11 @@ struct dp_link {
     dp_seal_t *sealer;
     dp_seal_t *opener;
     dp_silence_t silence;
-    int is_refused; /* it proved nothing, or something wrong */
-    int busy;       /* depth of functions at work */
-    int is_dead;    /* closed within a callback */
+    char peer[64];      /* the other end's address; "": it has none */
+    int is_refused;     /* it proved nothing, or something wrong */
+    int is_turned_away; /* it says so of this end */
+    int busy;           /* depth of functions at work */
+    int is_dead;        /* closed within a callback */
 };
 
 static void free_link(dp_link_t *link)
@@ -122,6 +125,33 @@ static void start_sealing(dp_link_t *link)
     link->stage = LINK_HEADER;
 }
 
+/* A node with another secret must not try again and again, so it is told. What the link has queued
+ * would go with it, therefore past the queue; nobody waits for a stranger to read. */
+static void turn_away(dp_link_t *link, const uint8_t *hello)
+{
+    const char *comma = link->peer[0] != '\0' ? ", " : "";
+    char text[192];
+    dp_reader_t reader;
+    uint32_t magic;
+
+    if (dp_link_queued(link) == 0) {
+        (void)!send(bufferevent_getfd(link->socket), DP_KV_WRONG_PROOF, DP_PROOF_BYTES,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    dp_reader_init(&reader, hello, DP_KV_CLIENT_HELLO_BYTES);
+    magic = dp_read_u32(&reader);
+    (void)dp_read_bytes(&reader, DP_KV_CLIENT_HELLO_BYTES - 8);
+    if (magic == DP_KV_MAGIC) {
+        snprintf(text, sizeof(text),
+                 "%s%sas node %u: its proof is wrong (another job, an old secret, or recorded)",
+                 link->peer, comma, dp_read_u32(&reader));
+    } else {
+        snprintf(text, sizeof(text), "%s%sno node of dprun: its first bytes are no hello",
+                 link->peer, comma);
+    }
+    refuse_link(link, text);
+}
+
 static void take_proof(dp_link_t *link, const uint8_t *hello)
 {
     uint8_t welcome[DP_PROOF_BYTES];
@@ -129,7 +159,7 @@ static void take_proof(dp_link_t *link, const uint8_t *hello)
 
     if (dp_kv_client_hello_check(&link->secret, link->challenges, hello, &link->node, welcome,
                                  &error) != DP_OK) {
-        refuse_link(link, "its proof is wrong: another job's agent?");
+        turn_away(link, hello);
         return;
     }
     memcpy(link->challenges + DP_CHALLENGE_BYTES, hello + 8, DP_CHALLENGE_BYTES);
@@ -157,6 +187,11 @@ static void take_challenge(dp_link_t *link, const uint8_t *server_hello)
 
 static void take_welcome(dp_link_t *link, const uint8_t *welcome)
 {
+    if (memcmp(welcome, DP_KV_WRONG_PROOF, DP_PROOF_BYTES) == 0) {
+        link->is_turned_away = 1;
+        fail_link(link, "it refused our proof: the secrets differ");
+        return;
+    }
     if (!dp_kv_welcome_check(&link->secret, link->challenges, link->challenges + DP_CHALLENGE_BYTES,
                              (int)link->node, welcome)) {
         refuse_link(link, "dprun's proof is wrong: another job's dprun at this address?");
@@ -280,14 +315,15 @@ static void on_bytes(struct bufferevent *socket, void *context)
 static void on_event(struct bufferevent *socket, short what, void *context)
 {
     dp_link_t *link = context;
-    char text[128] = "its connection closed";
+    char text[160] = "its connection closed";
 
     (void)socket;
     if (what & BEV_EVENT_CONNECTED) return;
     enter_link(link);
     if (what & BEV_EVENT_TIMEOUT) {
         link->is_refused = 1;
-        snprintf(text, sizeof(text), "no proof within %d s", HELLO_SECONDS);
+        snprintf(text, sizeof(text), "%s%sno proof within %d s", link->is_server ? link->peer : "",
+                 link->is_server && link->peer[0] != '\0' ? ": " : "", HELLO_SECONDS);
     } else if (what & BEV_EVENT_ERROR) {
         snprintf(text, sizeof(text), "its connection broke: %s",
                  evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
@@ -345,6 +381,24 @@ static void watch_peer(int fd, int silence_ms)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
+static void note_peer(dp_link_t *link, int fd)
+{
+    static const char mapped[] = "::ffff:"; /* IPv4 at a socket of both versions */
+    struct sockaddr_storage address = {0};
+    socklen_t bytes = sizeof(address);
+    char text[sizeof(link->peer)] = "";
+    const char *shown = text;
+
+    if (getpeername(fd, (struct sockaddr *)&address, &bytes) != 0) return;
+    if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return;
+    if (getnameinfo((struct sockaddr *)&address, bytes, text, sizeof(text), NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        return;
+    if (strncmp(text, mapped, sizeof(mapped) - 1) == 0 && strchr(text, '.') != NULL)
+        shown += sizeof(mapped) - 1;
+    snprintf(link->peer, sizeof(link->peer), "%s", shown);
+}
+
 static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t *secret,
                               int silence_ms, const dp_link_events_t *events)
 {
@@ -358,6 +412,7 @@ static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t
         return NULL;
     }
     watch_peer(fd, silence_ms);
+    note_peer(link, fd);
     dp_auth_derive(secret, "links of nodes", "", 0, &link->secret);
     link->events = *events;
     dp_silence_init(&link->silence, (uint64_t)silence_ms * 1000000);
@@ -455,6 +510,16 @@ int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns)
 int dp_link_is_refused(const dp_link_t *link)
 {
     return link->is_refused;
+}
+
+int dp_link_is_turned_away(const dp_link_t *link)
+{
+    return link->is_turned_away;
+}
+
+const char *dp_link_peer(const dp_link_t *link)
+{
+    return link->peer;
 }
 
 int dp_link_is_in_flight(const dp_link_t *link)

@@ -5,7 +5,8 @@
  * runtime/base/kv.h, with a key of its own), then every frame is sealed (seal.h):
  *
  *   server -> station  hello: challenge        station -> server  hello: proof, number of the node
- *   server -> station  welcome: proof          both               24 bytes: the stream's header
+ *   server -> station  welcome: proof, or DP_KV_WRONG_PROOF and a close
+ *                                              both               24 bytes: the stream's header
  *   then frames: u32 bytes (of what follows), sealed (u8 type, fields)
  *
  * All calls come from the thread of the event loop that it is given.
@@ -75,6 +76,10 @@ uint64_t dp_link_acked_bytes(const dp_link_t *link);
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
 /* 1: the other end has not proven in time, or not at all, that it is of this job. */
 int dp_link_is_refused(const dp_link_t *link);
+/* 1: at a station, whose proof the server called wrong. */
+int dp_link_is_turned_away(const dp_link_t *link);
+/* The other end's numeric address; "": it has none. */
+const char *dp_link_peer(const dp_link_t *link);
 /* 1: bytes of this side were sent or queued, and the other end has not confirmed them. Bytes sent
  * now may wait behind them until TCP has repeated them. */
 int dp_link_is_in_flight(const dp_link_t *link);

@@ -3,8 +3,10 @@
  * until one proves itself or the time is over. Called by station.c.
  *
  * An address may lead to another machine that has it too (a bridge of containers), or to nothing;
- * only the proof of the job's secret tells. A name is looked up in a thread: a name service may
- * take longer than the whole start, while signals and the other addresses have to be served.
+ * only the proof of the job's secret tells. A dprun that calls this side's proof wrong will do so
+ * again: if no other address of the round proves itself, that is the end. A name is looked up in a
+ * thread: a name service may take longer than the whole start, while signals and the other
+ * addresses have to be served.
  */
 #include "launcher/dprun/remote/station_internal.h"
 
@@ -31,6 +33,7 @@ static void note_failure(dp_station_t *station, const char *why)
     char list[160] = "";
     size_t used = 0;
 
+    if (station->is_turned_away) return; /* a better reason */
     for (int i = 0; i < ticket->address_count && used + 66 < sizeof(list); i++) {
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
                                  ticket->addresses[i]);
@@ -62,7 +65,8 @@ static void check_round(dp_station_t *station)
     const struct timeval pause = {0, REDIAL_US};
 
     if (station->link != NULL || has_open_dial(station)) return;
-    if (dp_now_ns() >= station->dial_deadline_ns) {
+    if ((station->is_turned_away && station->lookup == NULL) ||
+        dp_now_ns() >= station->dial_deadline_ns) {
         if (station->lookup != NULL) note_failure(station, "the name service does not answer");
         dp_station_end(station, 1);
     } else if (station->redial != NULL) {
@@ -212,5 +216,10 @@ void dp_station_dial_failed(dp_station_t *station, const dp_link_t *link, const 
         if (station->dials[i].link == link) station->dials[i].link = NULL;
     }
     note_failure(station, why);
+    if (dp_link_is_turned_away(link) && !station->is_turned_away) {
+        station->is_turned_away = 1;
+        snprintf(station->dial_error, sizeof(station->dial_error), "dprun at %s, port %u: %s",
+                 dp_link_peer(link), station->options->ticket.port, why);
+    }
     check_round(station);
 }

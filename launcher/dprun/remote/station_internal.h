@@ -60,6 +60,7 @@ struct dp_station {
     struct event *on_lookup;
     uint64_t dial_deadline_ns;
     dp_link_events_t dial_events;
+    int is_turned_away; /* a dprun called this side's proof wrong; dial_error tells which */
     char dial_error[256];
     dp_link_t *link; /* proven; NULL: not yet, or lost */
     int is_paused;   /* dprun said that it would be silent */

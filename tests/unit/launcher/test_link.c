@@ -1,0 +1,248 @@
+/*
+ * test_link.c - the handshake between dprun and the station of a node: who is refused, what each
+ * side says about it. Over 127.0.0.1, as the server names a stranger by its address.
+ */
+#include "launcher/dprun/remote/link.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/base/kv.h"
+
+#define NODE 1
+#define TURNS 10000 /* of a millisecond */
+
+static const dp_secret_t job_secret = {{1, 2, 3}};
+static const dp_secret_t old_secret = {{4, 5, 6}};
+
+/* One end of a link, and what became of it. */
+typedef struct end {
+    struct event_base *base;
+    dp_link_t *link;
+    int is_proven, is_refused, is_turned_away;
+    char why[256]; /* "": open */
+} end_t;
+
+static int on_proven(void *context, dp_link_t *link, uint32_t node)
+{
+    end_t *end = context;
+
+    assert_ptr_equal(link, end->link);
+    assert_int_equal(node, NODE);
+    end->is_proven = 1;
+    return 0;
+}
+
+static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields)
+{
+    (void)context;
+    (void)link;
+    (void)type;
+    (void)fields;
+}
+
+static void on_closed(void *context, dp_link_t *link, const char *why)
+{
+    end_t *end = context;
+
+    end->is_refused = dp_link_is_refused(link);
+    end->is_turned_away = dp_link_is_turned_away(link);
+    snprintf(end->why, sizeof(end->why), "%s", why);
+    end->link = NULL;
+}
+
+/* Two ends of a connection: [0] accepted it. */
+static void connect_pair(int fds[2])
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(here);
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(listener >= 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&here, sizeof(here)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&here, &bytes), 0);
+    fds[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fds[1], (struct sockaddr *)&here, sizeof(here)), 0);
+    fds[0] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(fds[0] >= 0);
+    close(listener);
+}
+
+static void open_server(end_t *end, struct event_base *base, int fd)
+{
+    const dp_link_events_t events = {on_proven, on_frame, on_closed, end};
+
+    *end = (end_t){.base = base};
+    evutil_make_socket_nonblocking(fd);
+    end->link = dp_link_create_server(base, fd, &job_secret, 2500, &events);
+    assert_non_null(end->link);
+}
+
+static void open_station(end_t *end, struct event_base *base, int fd, const dp_secret_t *secret)
+{
+    const dp_link_events_t events = {on_proven, on_frame, on_closed, end};
+
+    *end = (end_t){.base = base};
+    evutil_make_socket_nonblocking(fd);
+    end->link = dp_link_create_station(base, fd, secret, NODE, 2500, &events);
+    assert_non_null(end->link);
+}
+
+static void turn(struct event_base *base)
+{
+    (void)event_base_loop(base, EVLOOP_NONBLOCK);
+    (void)poll(NULL, 0, 1);
+}
+
+static void await_end(const end_t *end)
+{
+    for (int i = 0; i < TURNS && end->why[0] == '\0'; i++)
+        turn(end->base);
+}
+
+/* So many bytes, while the links go on. */
+static void receive(struct event_base *base, int fd, void *data, size_t bytes)
+{
+    size_t have = 0;
+
+    for (int i = 0; i < TURNS && have < bytes; i++) {
+        const ssize_t got = recv(fd, (char *)data + have, bytes - have, MSG_DONTWAIT);
+
+        if (got > 0) have += (size_t)got;
+        if (have < bytes) turn(base);
+    }
+    assert_int_equal(have, bytes);
+}
+
+/* A station's hello, as somebody on the way reads it. */
+static void record_hello(struct event_base *base, uint8_t hello[DP_KV_CLIENT_HELLO_BYTES])
+{
+    uint8_t greeting[DP_KV_SERVER_HELLO_BYTES];
+    int to_server[2];
+    int to_station[2];
+    end_t server;
+    end_t station;
+
+    connect_pair(to_server);
+    connect_pair(to_station);
+    open_server(&server, base, to_server[0]);
+    open_station(&station, base, to_station[0], &job_secret);
+    receive(base, to_server[1], greeting, sizeof(greeting));
+    assert_int_equal(send(to_station[1], greeting, sizeof(greeting), 0), sizeof(greeting));
+    receive(base, to_station[1], hello, DP_KV_CLIENT_HELLO_BYTES);
+    assert_int_equal(send(to_server[1], hello, DP_KV_CLIENT_HELLO_BYTES, 0),
+                     DP_KV_CLIENT_HELLO_BYTES);
+    receive(base, to_server[1], greeting, DP_PROOF_BYTES); /* it was right */
+    assert_memory_not_equal(greeting, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
+    dp_link_close(server.link);
+    dp_link_close(station.link);
+    close(to_server[1]);
+    close(to_station[1]);
+}
+
+static void link_both_ends_with_one_secret_are_proven(void **state)
+{
+    struct event_base *base = event_base_new();
+    end_t server;
+    end_t station;
+    int fds[2];
+
+    (void)state;
+    connect_pair(fds);
+    open_server(&server, base, fds[0]);
+    open_station(&station, base, fds[1], &job_secret);
+    for (int i = 0; i < TURNS && !(server.is_proven && station.is_proven); i++)
+        turn(base);
+    assert_true(server.is_proven && station.is_proven);
+    assert_string_equal(dp_link_peer(server.link), "127.0.0.1");
+    dp_link_close(server.link);
+    dp_link_close(station.link);
+    event_base_free(base);
+}
+
+/* Each connection has a challenge of its own. */
+static void link_a_recorded_hello_is_refused_by_name(void **state)
+{
+    struct event_base *base = event_base_new();
+    uint8_t hello[DP_KV_CLIENT_HELLO_BYTES];
+    uint8_t answer[DP_KV_SERVER_HELLO_BYTES];
+    end_t server;
+    int fds[2];
+
+    (void)state;
+    record_hello(base, hello);
+    connect_pair(fds);
+    open_server(&server, base, fds[0]);
+    receive(base, fds[1], answer, DP_KV_SERVER_HELLO_BYTES);
+    assert_int_equal(send(fds[1], hello, sizeof(hello), 0), sizeof(hello));
+    await_end(&server);
+    assert_string_equal(server.why, "127.0.0.1, as node 1: its proof is wrong (another job, an old "
+                                    "secret, or recorded)");
+    assert_true(server.is_refused);
+    assert_false(server.is_proven);
+    receive(base, fds[1], answer, DP_PROOF_BYTES);
+    assert_memory_equal(answer, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
+    close(fds[1]);
+    event_base_free(base);
+}
+
+static void link_bytes_of_another_program_name_no_node(void **state)
+{
+    static const char request[] =
+        "GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: a scanner of ports that asks everybody\r\n\r\n";
+    struct event_base *base = event_base_new();
+    end_t server;
+    int fds[2];
+
+    (void)state;
+    connect_pair(fds);
+    open_server(&server, base, fds[0]);
+    assert_int_equal(send(fds[1], request, DP_KV_CLIENT_HELLO_BYTES, 0), DP_KV_CLIENT_HELLO_BYTES);
+    await_end(&server);
+    assert_string_equal(server.why, "127.0.0.1, no node of dprun: its first bytes are no hello");
+    assert_true(server.is_refused);
+    close(fds[1]);
+    event_base_free(base);
+}
+
+static void link_a_station_learns_that_the_secrets_differ(void **state)
+{
+    struct event_base *base = event_base_new();
+    end_t server;
+    end_t station;
+    int fds[2];
+
+    (void)state;
+    connect_pair(fds);
+    open_server(&server, base, fds[0]);
+    open_station(&station, base, fds[1], &old_secret);
+    await_end(&station);
+    await_end(&server);
+    assert_string_equal(station.why, "it refused our proof: the secrets differ");
+    assert_true(station.is_turned_away);
+    assert_true(server.is_refused);
+    assert_false(server.is_turned_away);
+    event_base_free(base);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(link_both_ends_with_one_secret_are_proven),
+        cmocka_unit_test(link_a_recorded_hello_is_refused_by_name),
+        cmocka_unit_test(link_bytes_of_another_program_name_no_node),
+        cmocka_unit_test(link_a_station_learns_that_the_secrets_differ),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
