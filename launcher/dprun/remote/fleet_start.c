@@ -100,6 +100,20 @@ static void on_shell_said(void *context, dp_shell_t *shell)
     dp_fleet_hear_shell(node->fleet, node, dp_shell_words(shell));
 }
 
+/* A further login has a process of its own: of an earlier one nothing is looked at any more, as
+ * another process may have its number by now. */
+static void restart_watch(dp_fleet_node_t *node)
+{
+    const uint64_t now_ns = dp_now_ns();
+
+    dp_knock_restart(&node->knock, now_ns);
+    node->look_ns = now_ns + KNOCK_AFTER_NS;
+    node->has_port = 0;
+    node->ssh = 0;
+    node->read_bytes = 0;
+    node->read_ns = now_ns;
+}
+
 static void start_shell(dp_fleet_node_t *node)
 {
     dp_fleet_t *fleet = node->fleet;
@@ -125,8 +139,7 @@ static void start_shell(dp_fleet_node_t *node)
     node->stage = DP_FLEET_STARTING;
     node->tries++;
     if (node->started_ns == 0) node->started_ns = dp_now_ns();
-    dp_knock_restart(&node->knock, dp_now_ns());
-    node->look_ns = dp_now_ns() + KNOCK_AFTER_NS;
+    restart_watch(node);
     if (status == DP_OK) {
         start.argv = command->argv;
         status = dp_shell_create(fleet->base, &start, &node->shell, &error);
