@@ -273,6 +273,11 @@ void dp_remote_message_write(dp_writer_t *writer, const dp_message_t *message)
     dp_write_text(writer, message->text);
 }
 
+static int is_of_rank(dp_message_type_t type)
+{
+    return type >= DP_MESSAGE_STARTED && type <= DP_MESSAGE_CONTINUED;
+}
+
 int dp_remote_message_read(dp_reader_t *fields, dp_message_t *message)
 {
     dp_message_init(message, DP_MESSAGE_BYE, -1);
@@ -286,5 +291,5 @@ int dp_remote_message_read(dp_reader_t *fields, dp_message_t *message)
     if (fields->failed || message->type < DP_MESSAGE_STARTED || message->type > DP_MESSAGE_BYE) {
         return -1;
     }
-    return 0;
+    return message->rank < 0 && is_of_rank(message->type) ? -1 : 0;
 }

@@ -330,6 +330,35 @@ static void remote_start_survives_the_wire_and_every_cut(void **state)
     free(data);
 }
 
+/* Readers use the rank as an index. */
+static void remote_message_about_a_rank_names_one(void **state)
+{
+    static const dp_message_type_t about_ranks[] = {DP_MESSAGE_STARTED, DP_MESSAGE_NOT_STARTED,
+                                                    DP_MESSAGE_ENDED, DP_MESSAGE_STOPPED,
+                                                    DP_MESSAGE_CONTINUED};
+    dp_message_t message;
+    dp_message_t read;
+    uint8_t data[256];
+    dp_writer_t writer;
+    dp_reader_t reader;
+
+    (void)state;
+    for (dp_message_type_t type = DP_MESSAGE_STARTED; type <= DP_MESSAGE_BYE; type++) {
+        int is_about_rank = 0;
+
+        for (size_t i = 0; i < DP_ARRAY_LEN(about_ranks); i++)
+            is_about_rank |= type == about_ranks[i];
+        for (int rank = -1; rank <= 0; rank++) {
+            dp_message_init(&message, type, rank);
+            dp_writer_init(&writer, data, sizeof(data));
+            dp_remote_message_write(&writer, &message);
+            dp_reader_init(&reader, data, writer.bytes);
+            assert_int_equal(dp_remote_message_read(&reader, &read),
+                             rank < 0 && is_about_rank ? -1 : 0);
+        }
+    }
+}
+
 static void remote_ticket_comes_through_a_pipe(void **state)
 {
     dp_remote_ticket_t ticket = {.node = 3, .port = 4711, .address_count = 2};
@@ -404,6 +433,7 @@ int main(void)
         cmocka_unit_test(shell_failures_are_explained),
         cmocka_unit_test(srun_failures_are_explained),
         cmocka_unit_test(remote_start_survives_the_wire_and_every_cut),
+        cmocka_unit_test(remote_message_about_a_rank_names_one),
         cmocka_unit_test(remote_ticket_comes_through_a_pipe),
         cmocka_unit_test(seal_refuses_what_was_changed_repeated_or_left_out),
     };
