@@ -2,7 +2,8 @@
  * shell.c - the processes of shell.h. Called by fleet_start.c, on dprun's only thread.
  *
  * A shell has a session of its own, so no Ctrl-C of the terminal reaches it: dprun ends a job
- * through its stations.
+ * through its stations. It leads its process group, so what --ssh starts without exec is reached
+ * through the group.
  */
 #include "launcher/dprun/remote/shell.h"
 
@@ -15,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define END_NS UINT64_C(1000000000) /* from SIGTERM to SIGKILL */
+#define END_LOOK_NS 1000000L
 #define TICKET_ROOM (DP_REMOTE_TICKET_MAX + 64)
 
 struct dp_shell {
@@ -172,6 +175,29 @@ dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *sta
     return status;
 }
 
+/* Without reaping it: as long as it is a zombie, no other process group can have its number. */
+static int has_exited(pid_t pid)
+{
+    siginfo_t info = {.si_pid = 0};
+
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
+}
+
+/* The shell may ignore SIGTERM, or be stopped; it must not hold up the end of dprun. */
+static void end_group(pid_t leader)
+{
+    const uint64_t deadline_ns = dp_now_ns() + END_NS;
+    const struct timespec look = {0, END_LOOK_NS};
+
+    kill(-leader, SIGTERM);
+    kill(leader, SIGTERM); /* it may not lead its group yet */
+    kill(-leader, SIGCONT);
+    while (!has_exited(leader) && dp_now_ns() < deadline_ns)
+        nanosleep(&look, NULL);
+    kill(-leader, SIGKILL);
+    waitpid(leader, NULL, 0);
+}
+
 void dp_shell_destroy(dp_shell_t *shell)
 {
     if (shell == NULL) return;
@@ -180,10 +206,7 @@ void dp_shell_destroy(dp_shell_t *shell)
     if (shell->input >= 0) close(shell->input);
     if (shell->output >= 0) close(shell->output);
     if (shell->pidfd >= 0) close(shell->pidfd);
-    if (!shell->has_ended && shell->pid > 0 && shell->start.dies_with_dprun) {
-        kill(shell->pid, SIGTERM);
-        waitpid(shell->pid, NULL, 0);
-    }
+    if (!shell->has_ended && shell->pid > 0 && shell->start.dies_with_dprun) end_group(shell->pid);
     free(shell);
 }
 

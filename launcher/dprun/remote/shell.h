@@ -30,7 +30,8 @@ dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *sta
                             dp_shell_t **out, dp_error_t *error);
 
 /* Closes its standard input. A process that is still there is left to end by itself if it is to
- * outlive dprun, else ended by SIGTERM. NULL is fine. */
+ * outlive dprun, else ended with its process group: by SIGTERM, and a second later by SIGKILL. NULL
+ * is fine. */
 void dp_shell_destroy(dp_shell_t *shell);
 
 int dp_shell_has_ended(const dp_shell_t *shell);
