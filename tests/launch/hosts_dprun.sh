@@ -130,6 +130,15 @@ codes)
     "$dprun" -H a:1,b:1 sh -c 'trap "echo got $DP_RANK; exit 0" USR1; touch ready.$DP_RANK; while :; do sleep 0.05; done' >out 2>err & job=$!
     until_holds [ -e ready.0 -a -e ready.1 ]
     kill -USR1 $job; ends 0; expect out "[0@a] got 0" "[1@b] got 1"
+    # A signal ends the wait for the files of a failed job, which take a minute on this network.
+    "$hosts" --rate b 8M
+    # shellcheck disable=SC2016
+    "$dprun" -H a:1,b:1 --keep-runs 0 sh -c '[ $DP_RANK = 0 ] || head -c 60000000 /dev/zero >$DP_RUN_DIR/trace.9.dpt; exit 7' >out 2>err & job=$!
+    until_holds eval 'compgen -G "/tmp/dprun-*/trace.9.dpt" >/dev/null'
+    SECONDS=0
+    kill -TERM $job; ends 7
+    [ $SECONDS -lt 20 ] || bad "dprun ended $SECONDS s after the signal"
+    "$hosts" --heal b
     # A stray process of a rank is ended, and told.
     run 0 -H a:1,b:1 sh -c 'setsid sleep 777 & exit 0'; expect err "was still there"
     nothing_left a b ;;

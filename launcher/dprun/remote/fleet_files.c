@@ -139,6 +139,7 @@ void dp_fleet_fetch(dp_fleet_t *fleet, const char *run_dir)
     }
     while (is_file_missing(fleet) && dp_now_ns() < deadline_ns) {
         if (event_base_loop(fleet->base, EVLOOP_ONCE) != 0) break; /* the beat wakes it */
+        if (event_base_got_break(fleet->base)) break;              /* the user does not wait */
     }
     fleet->run_dir = NULL;
     if (fleet->file_count > 0) write_clocks(fleet, run_dir);
