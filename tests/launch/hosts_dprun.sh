@@ -285,6 +285,39 @@ node)
     wait $leader && bad "a leader without a follower: code 0"
     expect err "dropped: 10.99.0.1, as node 1: its proof is wrong (another job, an old secret, or recorded)"
     [ "$(grep -c 'was dropped' err)" = 1 ] || bad "the follower is told more than once"
+    # Strangers who say nothing, and come again once they are dropped, keep no node out.
+    DP_START_TIMEOUT=20s timeout 60 "$dprun" --node 0/2 --meet login:29502 true >out 2>err & leader=$!
+    "$hosts" --in c python3 - <<'END' &
+import pathlib, selectors, socket, time  # more than dprun has places for
+held = selectors.DefaultSelector()
+ends = time.monotonic() + 60
+def connect():
+    try:
+        stranger = socket.create_connection(("login", 29502), 5)
+    except OSError:
+        return  # not open yet, or no more
+    held.register(stranger, selectors.EVENT_READ)
+while time.monotonic() < ends and not pathlib.Path("no_more_strangers").exists():
+    for _ in range(300 - len(held.get_map())):
+        connect()
+    if len(held.get_map()) == 300:
+        pathlib.Path("strangers").touch()
+    for key, _ in held.select(0.05):
+        try:
+            if key.fileobj.recv(4096):
+                continue
+        except OSError:
+            pass
+        held.unregister(key.fileobj)
+        key.fileobj.close()
+END
+    strangers=$!
+    until_holds [ -e strangers ]
+    "$hosts" --in a env DP_START_TIMEOUT=15s DP_SECRET_FILE="$PWD/secret" \
+        "$dprun" --node 1/2 --meet login:29502 true >out1 2>err1 || bad "strangers keep a node out"
+    wait $leader || bad "strangers keep a leader waiting"
+    touch no_more_strangers
+    wait $strangers
     DP_START_TIMEOUT=1s timeout 60 "$dprun" --node 0/2 --meet login:29502 true >out 2>err && bad "nobody came: code 0"
     expect err "node node1: its agent did not come within DP_START_TIMEOUT"
     nothing_left a b c ;;

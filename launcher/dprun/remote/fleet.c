@@ -260,19 +260,12 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
 
 /* ---- Links ---------------------------------------------------------------------------------- */
 
-static void forget_unproven(dp_fleet_t *fleet, const dp_link_t *link)
-{
-    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
-        if (fleet->unproven[i] == link) fleet->unproven[i] = NULL;
-    }
-}
-
 static int on_proven(void *context, dp_link_t *link, uint32_t number)
 {
     dp_fleet_t *fleet = context;
     dp_fleet_node_t *node = number < (uint32_t)fleet->count ? &fleet->list[number] : NULL;
 
-    forget_unproven(fleet, link);
+    dp_fleet_forget_unproven(fleet, link);
     if (node == NULL || node->link != NULL || node->stage > DP_FLEET_STARTING) {
         dp_fleet_say(fleet, "a second agent of node %s was refused",
                      node == NULL ? "?" : node->name);
@@ -312,7 +305,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
     char text[256];
 
     if (node == NULL) {
-        forget_unproven(fleet, link);
+        dp_fleet_forget_unproven(fleet, link);
         tell_stranger(fleet, link, why);
         return;
     }

@@ -191,22 +191,40 @@ static int find_places(const dp_fleet_t *fleet, places_t *places)
 
 /* ---- Listening ------------------------------------------------------------------------------ */
 
+void dp_fleet_forget_unproven(dp_fleet_t *fleet, const dp_link_t *link)
+{
+    int kept = 0;
+
+    for (int i = 0; i < fleet->unproven_count; i++) {
+        if (fleet->unproven[i] != link) fleet->unproven[kept++] = fleet->unproven[i];
+    }
+    fleet->unproven_count = kept;
+}
+
+/* Strangers who say nothing keep no agent out: where all places are taken, the oldest connection
+ * goes. An agent proves itself within a round trip, and one that this hits comes again. */
+static void drop_oldest(dp_fleet_t *fleet)
+{
+    dp_link_t *oldest = fleet->unproven[0];
+
+    dp_fleet_forget_unproven(fleet, oldest);
+    dp_link_close(oldest);
+}
+
 static void on_incoming(evutil_socket_t listener, short what, void *context)
 {
     dp_fleet_t *fleet = context;
     dp_link_events_t events = dp_fleet_link_events;
     const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    dp_link_t *link;
 
     (void)what;
     if (fd < 0) return;
+    if (fleet->unproven_count == DP_FLEET_UNPROVEN_MAX) drop_oldest(fleet);
     events.context = fleet;
-    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
-        if (fleet->unproven[i] != NULL) continue;
-        fleet->unproven[i] = dp_link_create_server(fleet->base, fd, &fleet->secret,
-                                                   (int)(DP_REMOTE_SILENCE_NS / 1000000), &events);
-        return;
-    }
-    close(fd); /* a flood: each of them is dropped after a few seconds, an agent comes again */
+    link = dp_link_create_server(fleet->base, fd, &fleet->secret,
+                                 (int)(DP_REMOTE_SILENCE_NS / 1000000), &events);
+    if (link != NULL) fleet->unproven[fleet->unproven_count++] = link;
 }
 
 static void set_port(struct sockaddr_storage *address, uint16_t port)
@@ -382,10 +400,9 @@ int dp_fleet_widen_door(dp_fleet_t *fleet)
 void dp_fleet_close_door(dp_fleet_t *fleet)
 {
     close_listeners(fleet);
-    for (int i = 0; i < DP_FLEET_UNPROVEN_MAX; i++) {
+    for (int i = 0; i < fleet->unproven_count; i++)
         dp_link_close(fleet->unproven[i]);
-        fleet->unproven[i] = NULL;
-    }
+    fleet->unproven_count = 0;
 }
 
 void dp_fleet_write_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,

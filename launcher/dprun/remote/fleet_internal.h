@@ -118,7 +118,8 @@ struct dp_fleet {
     int address_count;
     char strangers[DP_FLEET_STRANGERS_TOLD][64]; /* addresses that proved nothing, and were told */
     int stranger_count;
-    dp_link_t *unproven[DP_FLEET_UNPROVEN_MAX];
+    dp_link_t *unproven[DP_FLEET_UNPROVEN_MAX]; /* the oldest first */
+    int unproven_count;
     /* start */
     uint64_t start_ns;
     uint64_t told_ns; /* the latest line about progress */
@@ -178,6 +179,8 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error);
 /* Listens on the addresses that were left out, unless the user named an interface. How many. */
 int dp_fleet_widen_door(dp_fleet_t *fleet);
 void dp_fleet_close_door(dp_fleet_t *fleet);
+/* The link has proven itself, or is gone. */
+void dp_fleet_forget_unproven(dp_fleet_t *fleet, const dp_link_t *link);
 void dp_fleet_write_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,
                            dp_remote_ticket_t *ticket);
 
