@@ -386,6 +386,9 @@ slurm) # inside an allocation, by a srun of dprun's own. -w: Slurm still cleans 
     in_allocation 0 -w a,b --ntasks-per-node=4 "$dprun" -np 5 "$member"
     expect out "rank 4 of 5, local 0 of 1" "[4@b]"
     # shellcheck disable=SC2016
+    in_allocation 0 -w a,b,c --ntasks-per-node=2 "$dprun" -np 3 sh -c 'echo $DP_RANK on $(hostname)' # some of the nodes
+    expect out "[1@a] 1 on a" "[2@b] 2 on b"
+    # shellcheck disable=SC2016
     in_allocation 7 -w a,b --ntasks-per-node=2 "$dprun" sh -c '[ $DP_RANK != 3 ] || exit 7; exec sleep 777'
     expect err "FAILED  rank 3 (b, local 1, pid "
     mkdir "/tmp/here" && cp "$dprun" /tmp/here/ # the nodes have other folders in /tmp

@@ -123,6 +123,7 @@ struct dp_fleet {
     /* start */
     uint64_t start_ns;
     uint64_t told_ns; /* the latest line about progress */
+    int has_joined;   /* a station has, even if it is lost by now */
     int is_running;   /* GO was sent */
     int is_over;      /* all gone, or the start was given up: told */
     int is_leaving;   /* BYE was sent: ends are expected */

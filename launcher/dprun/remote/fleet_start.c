@@ -207,7 +207,8 @@ static dp_status_t start_srun(dp_fleet_t *fleet, dp_error_t *error)
 
     if (command == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     dp_fleet_write_ticket(fleet, DP_REMOTE_ASK_SLURM, 0, &ticket);
-    status = dp_shell_command_srun(command, NULL, fleet->count, fleet->nodes->program, error);
+    status = dp_shell_command_srun(command, fleet->nodes->names, fleet->count,
+                                   fleet->nodes->program, error);
     for (int i = 0; i < fleet->count; i++) {
         fleet->list[i].stage = DP_FLEET_STARTING;
         fleet->list[i].started_ns = dp_now_ns();
@@ -246,6 +247,7 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
     size_t bytes = 0;
     uint8_t *data;
 
+    fleet->has_joined = 1;
     node->stage = DP_FLEET_JOINED;
     dp_knock_fini(&node->knock);
     snprintf(start.version, sizeof(start.version), "%d.%d.%d", DP_VERSION_MAJOR, DP_VERSION_MINOR,
@@ -563,7 +565,7 @@ dp_status_t dp_fleet_create(struct event_base *base, const dp_fleet_start_t *sta
 
 static int has_shell(const dp_fleet_t *fleet)
 {
-    if (fleet->srun != NULL && !dp_shell_has_ended(fleet->srun)) return 1;
+    if (fleet->srun != NULL && fleet->has_joined && !dp_shell_has_ended(fleet->srun)) return 1;
     for (int i = 0; i < fleet->count; i++) {
         const dp_fleet_node_t *node = &fleet->list[i];
 
@@ -612,6 +614,8 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
         if (node->retry != NULL) event_free(node->retry);
         free(node->points);
     }
+    /* Else it may wait for its nodes for ever. */
+    if (fleet->srun != NULL && !fleet->has_joined) dp_shell_end_with_dprun(fleet->srun);
     dp_shell_destroy(fleet->srun);
     if (fleet->abort_timer != NULL) event_free(fleet->abort_timer);
     if (fleet->beat != NULL) event_free(fleet->beat);

@@ -45,10 +45,22 @@ static dp_status_t plan_slurm(dp_nodes_t *nodes, const char *names, dp_error_t *
 
     if (tasks == NULL) tasks = dp_environment("SLURM_JOB_CPUS_PER_NODE");
     nodes->way = DP_NODES_SRUN;
-    if (snprintf(nodes->names, sizeof(nodes->names), "%s", names) >= (int)sizeof(nodes->names)) {
-        return dp_error_set(error, DP_ERR_CONFIG, "SLURM_JOB_NODELIST is too long");
-    }
     return dp_hosts_from_slurm(&nodes->hosts, names, tasks, error);
+}
+
+/* Ranks may need a part of the allocation only. Slurm would choose any of its nodes. */
+static dp_status_t name_used_nodes(dp_nodes_t *nodes, dp_error_t *error)
+{
+    const size_t room = (size_t)nodes->hosts.count * (DP_HOST_NAME_MAX + 1);
+    size_t used = 0;
+
+    nodes->names = malloc(room);
+    if (nodes->names == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    for (int i = 0; i < nodes->hosts.count; i++) {
+        used += (size_t)snprintf(nodes->names + used, room - used, "%s%s", i > 0 ? "," : "",
+                                 nodes->hosts.list[i].name);
+    }
+    return DP_OK;
 }
 
 /* ---- Variables ------------------------------------------------------------------------------ */
@@ -140,6 +152,7 @@ static dp_status_t check_together(const dp_command_t *command, dp_error_t *error
 dp_status_t dp_nodes_plan(dp_nodes_t *nodes, dp_command_t *command, dp_error_t *error)
 {
     const char *slurm = slurm_nodes();
+    int known;
     dp_status_t status;
 
     memset(nodes, 0, sizeof(*nodes));
@@ -157,7 +170,10 @@ dp_status_t dp_nodes_plan(dp_nodes_t *nodes, dp_command_t *command, dp_error_t *
     } else {
         status = plan_slurm(nodes, slurm, error);
     }
+    known = nodes->hosts.count;
     if (status == DP_OK) status = dp_hosts_place(&nodes->hosts, &command->size, error);
+    if (status == DP_OK && nodes->way == DP_NODES_SRUN && nodes->hosts.count < known)
+        status = name_used_nodes(nodes, error);
     if (status == DP_OK && command->size > DP_RANKS_MAX) {
         status =
             dp_error_set(error, DP_ERR_CONFIG, "%d ranks: at most %d", command->size, DP_RANKS_MAX);
@@ -180,6 +196,8 @@ void dp_nodes_fini(dp_nodes_t *nodes)
         free(nodes->variables[i]);
     }
     free(nodes->variables);
+    free(nodes->names);
+    nodes->names = NULL;
     nodes->variables = NULL;
     nodes->variable_count = 0;
     dp_hosts_fini(&nodes->hosts);
@@ -210,7 +228,8 @@ static void print_start(const dp_nodes_t *nodes, const dp_command_t *command, FI
         return;
     }
     if (nodes->way == DP_NODES_SRUN) {
-        status = dp_shell_command_srun(&shell, NULL, nodes->hosts.count, nodes->program, NULL);
+        status =
+            dp_shell_command_srun(&shell, nodes->names, nodes->hosts.count, nodes->program, NULL);
     } else {
         dp_ssh_config_look(command->config.ssh, &config);
         status = dp_shell_command_ssh(&shell, command->config.ssh, &config,

@@ -24,7 +24,7 @@ typedef struct dp_nodes {
     dp_hosts_t hosts;
     char program[PATH_MAX];   /* of dprun */
     char directory[PATH_MAX]; /* where the ranks start */
-    char names[4096];         /* DP_NODES_SRUN: as Slurm writes them */
+    char *names;              /* DP_NODES_SRUN: "a,b", of those that are used; NULL: all; owned */
     char **variables;         /* [variable_count] NAME=VALUE for the ranks, owned */
     size_t variable_count;
     /* DP_NODES_JOIN */

@@ -210,6 +210,11 @@ void dp_shell_destroy(dp_shell_t *shell)
     free(shell);
 }
 
+void dp_shell_end_with_dprun(dp_shell_t *shell)
+{
+    shell->start.dies_with_dprun = 1;
+}
+
 int dp_shell_has_ended(const dp_shell_t *shell)
 {
     return shell->has_ended;

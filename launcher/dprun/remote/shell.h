@@ -20,7 +20,8 @@ typedef struct dp_shell_start {
     char *const *argv; /* copied by exec */
     const dp_remote_ticket_t *ticket;
     sigset_t signals;    /* mask of the process */
-    int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once */
+    int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once (but see
+                            dp_shell_end_with_dprun()) */
     void (*ended)(void *context, dp_shell_t *shell); /* it has ended; once */
     void (*said)(void *context, dp_shell_t *shell);  /* there are more words; may be NULL */
     void *context;
@@ -33,6 +34,9 @@ dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *sta
  * outlive dprun, else ended with its process group: by SIGTERM, and a second later by SIGKILL. NULL
  * is fine. */
 void dp_shell_destroy(dp_shell_t *shell);
+
+/* dp_shell_destroy() ends it although it was to outlive dprun: nothing came of it. */
+void dp_shell_end_with_dprun(dp_shell_t *shell);
 
 int dp_shell_has_ended(const dp_shell_t *shell);
 int dp_shell_status(const dp_shell_t *shell); /* as from wait() */
@@ -50,7 +54,7 @@ pid_t dp_shell_pid(const dp_shell_t *shell);
 
 typedef struct dp_shell_command {
     char *argv[DP_SHELL_ARGUMENTS]; /* into text, NULL-terminated */
-    char text[8192];
+    char text[32768];               /* srun's may name 1,000 nodes */
 } dp_shell_command_t;
 
 /* ssh: "ssh" or what --ssh says, split at blanks; dprun's own options are added if it is OpenSSH's,
@@ -58,7 +62,7 @@ typedef struct dp_shell_command {
 dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh,
                                  const dp_ssh_config_t *config, const char *host,
                                  const char *program, int is_plain, dp_error_t *error);
-/* srun: on `nodes` nodes of the allocation. */
+/* srun: on `nodes` nodes of the allocation, those of names ("a,b") unless it is NULL. */
 dp_status_t dp_shell_command_srun(dp_shell_command_t *command, const char *names, int nodes,
                                   const char *program, dp_error_t *error);
 dp_status_t dp_shell_command_here(dp_shell_command_t *command, const char *program,
