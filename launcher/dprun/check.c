@@ -6,7 +6,6 @@
  */
 #include "launcher/dprun/check.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -26,6 +25,7 @@
 #include "launcher/dprun/channel.h"
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/job.h"
+#include "launcher/dprun/remote/look.h"
 #include "runtime/base/driver.h"
 #include "runtime/base/local_socket.h"
 #include "runtime/base/rendezvous.h"
@@ -89,35 +89,15 @@ static void check_gpu(check_t *check)
     print_result(check, "gpu", 1, "", "%s", text);
 }
 
-/* The library is asked for its version only: no transport is opened. Its signal handlers, which a
- * constructor installs, are switched off by the environment of a rank, not of dprun; so the child
- * that looks is a throw-away. */
 static void check_ucx(check_t *check)
 {
-    char text[256] = "";
-    int fds[2];
-    ssize_t bytes = 0;
-    pid_t pid;
+    char version[32];
+    int is_there;
 
-    if (pipe(fds) != 0) return;
-    fflush(check->out);
-    pid = fork();
-    if (pid == 0) {
-        void *ucp = dlopen("libucp.so.0", RTLD_NOW);
-        void *symbol = ucp == NULL ? NULL : dlsym(ucp, "ucp_get_version_string");
-        const char *(*version)(void);
-
-        memcpy(&version, &symbol, sizeof(version));
-        snprintf(text, sizeof(text), "%s", version == NULL ? "" : version());
-        if (write(fds[1], text, strlen(text)) < 0) _exit(1);
-        _exit(0);
-    }
-    close(fds[1]);
-    if (pid > 0) bytes = read(fds[0], text, sizeof(text) - 1);
-    close(fds[0]);
-    text[bytes > 0 ? bytes : 0] = '\0';
-    print_result(check, "ucx", bytes > 0, "install UCX (Debian: libucx0)", "libucp.so.0 %s",
-                 bytes > 0 ? text : "cannot be loaded");
+    fflush(check->out); /* a child process looks */
+    is_there = dp_look_for_ucx(version, sizeof(version));
+    print_result(check, "ucx", is_there, "install UCX (Debian: libucx0)", "libucp.so.0 %s",
+                 is_there ? version : "cannot be loaded");
 }
 
 static void check_interfaces(check_t *check)

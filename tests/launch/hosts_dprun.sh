@@ -406,6 +406,8 @@ slurm) # inside an allocation, by a srun of dprun's own. -w: Slurm still cleans 
 check)
     run 0 --check -H a,b,c
     expect out "ok      a " "ok      c " "eth0 10.99.0.2" "these machines can run jobs"
+    ucx=$("$dprun" --check | sed -n 's/.*libucp.so.0 //p')
+    grep -qE "^ok +b +b +[0-9.]+ +${ucx:-?} " out || bad "no version of UCX ($ucx)"
     expect out "ok      network: every node reaches every other one, on a 10.99.0.1 (eth0), b 10.99.0.2 (eth0), c 10.99.0.3 (eth0)"
     run 1 --check -H a,nowhere; expect out "ok      a" "FAILED  nowhere" "1 of these must be put right"
     expect err "no host of this name is known here"; expect out "network: not tried"

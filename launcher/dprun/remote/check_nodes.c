@@ -92,9 +92,16 @@ static void print_row(check_t *check, const dp_fleet_node_t *node, FILE *out)
         snprintf(clock, sizeof(clock), "%+.6f s +- %.0f us", (double)node->best.offset_ns / 1e9,
                  (double)node->best.error_ns / 1e3);
     }
-    fprintf(out, "%-7s %-16s %-16s %-8s %-10s %-10s %-10s %-10" PRIu64 " %-30s %s\n",
+    fprintf(out, "%-7s %-16s %-16s %-8s %-8s %-10s %-10s %-10s %-10" PRIu64 " %-30s %s\n",
             node->stage == DP_FLEET_LOST ? "FAILED" : "ok", node->name, about->host, about->version,
-            cores, memory, shm, about->open_files, clock, about->addresses);
+            about->ucx[0] != '\0' ? about->ucx : "none", cores, memory, shm, about->open_files,
+            clock, about->addresses);
+    if (about->ucx[0] == '\0') {
+        fprintf(out,
+                "        %-16s -> libucp.so.0 cannot be loaded: install UCX (Debian: libucx0)\n",
+                "");
+        check->failed++;
+    }
     if (about->shm_free_bytes < SHM_MIN) {
         fprintf(out, "        %-16s -> /dev/shm has less than 64 MiB: mount it larger\n", "");
         check->failed++;
@@ -111,8 +118,8 @@ static void print_row(check_t *check, const dp_fleet_node_t *node, FILE *out)
 
 static void print_table(check_t *check, const dp_fleet_t *fleet, FILE *out)
 {
-    fprintf(out, "%-7s %-16s %-16s %-8s %-10s %-10s %-10s %-10s %-30s %s\n", "", "node", "host",
-            "dprun", "cores", "memory", "/dev/shm", "files", "clock", "addresses");
+    fprintf(out, "%-7s %-16s %-16s %-8s %-8s %-10s %-10s %-10s %-10s %-30s %s\n", "", "node",
+            "host", "dprun", "ucx", "cores", "memory", "/dev/shm", "files", "clock", "addresses");
     for (int i = 0; i < fleet->count; i++) {
         const dp_fleet_node_t *node = &fleet->list[i];
 

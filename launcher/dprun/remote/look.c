@@ -4,6 +4,7 @@
 #include "launcher/dprun/remote/look.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -13,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launcher/dprun/cgroup.h"
@@ -129,4 +131,38 @@ uint16_t dp_look_for_port(void)
     }
     close(fd);
     return port;
+}
+
+static void write_ucx_version(int fd)
+{
+    void *ucp = dlopen("libucp.so.0", RTLD_NOW);
+    void *symbol = ucp == NULL ? NULL : dlsym(ucp, "ucp_get_version_string");
+    const char *(*version)(void);
+
+    memcpy(&version, &symbol, sizeof(version));
+    if (version != NULL) (void)!write(fd, version(), strlen(version()));
+}
+
+/* The library is asked for its version only: no transport is opened. Its signal handlers, which a
+ * constructor installs, are switched off by the environment of a rank, not of dprun; so the child
+ * that looks is a throw-away. */
+int dp_look_for_ucx(char *version, size_t room)
+{
+    ssize_t bytes = 0;
+    int fds[2];
+    pid_t pid;
+
+    version[0] = '\0';
+    if (pipe2(fds, O_CLOEXEC) != 0) return 0;
+    pid = fork();
+    if (pid == 0) {
+        write_ucx_version(fds[1]);
+        _exit(0);
+    }
+    close(fds[1]);
+    if (pid > 0) bytes = read(fds[0], version, room - 1);
+    close(fds[0]);
+    version[bytes > 0 ? bytes : 0] = '\0';
+    if (pid > 0) (void)waitpid(pid, NULL, 0);
+    return bytes > 0;
 }

@@ -6,7 +6,7 @@
 
 #include "launcher/dprun/remote/protocol.h"
 
-/* Fills in all but version and free_port. Unknown is 0 or "". */
+/* Fills in all but version, ucx and free_port. Unknown is 0 or "". */
 void dp_look_at_node(dp_remote_about_t *about);
 
 /* Numeric addresses of this machine that another one may reach, at most DP_REMOTE_ADDRESSES; IPv4
@@ -16,5 +16,8 @@ int dp_look_for_addresses(const char *interface,
 
 /* A TCP port that nobody listens on now; 0: none was found. */
 uint16_t dp_look_for_port(void);
+
+/* The version of UCX; 0 and "": it cannot be loaded. Forks. */
+int dp_look_for_ucx(char *version, size_t room);
 
 #endif

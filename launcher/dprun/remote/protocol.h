@@ -132,8 +132,8 @@ typedef struct dp_remote_about {
     int cores, cores_in_machine;
     uint64_t memory_bytes, shm_free_bytes, run_free_bytes;
     uint64_t open_files;
-    uint16_t free_port; /* for MASTER_PORT */
-    char ucx[32];
+    uint16_t free_port;  /* for MASTER_PORT */
+    char ucx[32];        /* its version, for --check; "": it cannot be loaded */
     char addresses[512]; /* "eth0 10.0.0.1, docker0 172.17.0.1" */
 } dp_remote_about_t;
 

@@ -482,4 +482,5 @@ void dp_station_about(const dp_station_t *station, dp_remote_about_t *about)
              DP_VERSION_PATCH);
     about->free_port = station->start.node == 0 ? dp_look_for_port() : 0;
     dp_look_at_node(about);
+    if (station->start.only_looks) (void)dp_look_for_ucx(about->ucx, sizeof(about->ucx));
 }

@@ -17,6 +17,7 @@
 #include "launcher/dprun/remote/protocol.h"
 #include "launcher/dprun/remote/seal.h"
 #include "launcher/dprun/remote/shell.h"
+#include "launcher/dprun/remote/station_internal.h"
 
 /* ---- Hosts ---------------------------------------------------------------------------------- */
 
@@ -388,6 +389,24 @@ static void remote_ticket_comes_through_a_pipe(void **state)
     close(fds[0]);
 }
 
+static void station_of_another_version_refuses_the_job(void **state)
+{
+    dp_station_t station = {.start = {.version = "9.8.7", .only_looks = 1}};
+    dp_error_t error = {DP_OK, ""};
+    char own[32];
+    char expected[128];
+    int code = 0;
+
+    (void)state;
+    snprintf(own, sizeof(own), "%d.%d.%d", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
+    snprintf(expected, sizeof(expected), "dprun %s is there, 9.8.7 started the job", own);
+    assert_int_equal(dp_station_prepare(&station, &code, &error), DP_ERR_MISMATCH);
+    assert_string_equal(error.text, expected);
+    assert_int_equal(code, 1);
+    snprintf(station.start.version, sizeof(station.start.version), "%s", own);
+    assert_int_equal(dp_station_prepare(&station, &code, &error), DP_OK);
+}
+
 static void seal_refuses_what_was_changed_repeated_or_left_out(void **state)
 {
     const uint8_t challenges[2 * DP_CHALLENGE_BYTES] = {1};
@@ -435,6 +454,7 @@ int main(void)
         cmocka_unit_test(remote_start_survives_the_wire_and_every_cut),
         cmocka_unit_test(remote_message_about_a_rank_names_one),
         cmocka_unit_test(remote_ticket_comes_through_a_pipe),
+        cmocka_unit_test(station_of_another_version_refuses_the_job),
         cmocka_unit_test(seal_refuses_what_was_changed_repeated_or_left_out),
     };
 
