@@ -42,14 +42,14 @@ int dp_fleet_is_deaf(dp_fleet_node_t *node, uint64_t now_ns)
 
 void dp_fleet_hear_shell(dp_fleet_t *fleet, const dp_fleet_node_t *only, const char *words)
 {
-    const size_t bytes = strlen(DP_REMOTE_DEAF_WORDS);
+    const size_t bytes = strlen(DP_REMOTE_TOKEN_DEAF);
 
-    for (const char *at = strstr(words, DP_REMOTE_DEAF_WORDS); at != NULL;
-         at = strstr(at + bytes, DP_REMOTE_DEAF_WORDS)) {
+    for (const char *at = strstr(words, DP_REMOTE_TOKEN_DEAF); at != NULL;
+         at = strstr(at + bytes, DP_REMOTE_TOKEN_DEAF)) {
         char *end;
         const unsigned long index = strtoul(at + bytes, &end, 10);
 
-        if (*end != '\n' || index >= (unsigned long)fleet->count) continue;
+        if (*end != ':' || index >= (unsigned long)fleet->count) continue;
         if (only == NULL || only == &fleet->list[index]) dp_fleet_node_deaf(&fleet->list[index]);
     }
 }

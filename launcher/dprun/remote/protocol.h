@@ -76,12 +76,16 @@ enum dp_remote_frame {
     DP_REMOTE_TUNNEL_CLOSE      /* u32 number */
 };
 
-/* Begins a station's words on standard error where the frame DEAF cannot leave; its node follows.
+/* A station whose link does not work says on standard error what dprun must know, and ssh or srun
+ * carry it: a token, ": ", a text for people, on one line. dprun decides by the token and shows
+ * the text.
+ *
+ *   @dprun deaf 3     no packet of dprun comes to node 3: as the frame DEAF
+ *   @dprun unreached  no address of dprun answers
  */
-#define DP_REMOTE_DEAF_WORDS "no packet of dprun comes to node "
-
-/* Begins a station's words on standard error where no address of dprun answers. */
-#define DP_REMOTE_UNREACHED "cannot reach dprun at "
+#define DP_REMOTE_TOKEN "@dprun "
+#define DP_REMOTE_TOKEN_DEAF DP_REMOTE_TOKEN "deaf "
+#define DP_REMOTE_TOKEN_UNREACHED DP_REMOTE_TOKEN "unreached"
 
 /* How a station finds dprun. */
 typedef struct dp_remote_ticket {

@@ -8,6 +8,9 @@
 
 #include "launcher/dprun/remote/shell.h"
 
+#define OWN_WORDS "dprun: " /* begins what a station says */
+_Static_assert(sizeof(OWN_WORDS) <= sizeof(DP_REMOTE_TOKEN), "takes the place of a token");
+
 /* Collects words into command->text. */
 typedef struct builder {
     dp_shell_command_t *command;
@@ -181,6 +184,17 @@ static const known_error_t known_errors[] = {
     {"Bad SSH2 kexalgorithms", "its ssh does not know curve25519", DP_SHELL_TRY_PLAIN},
 };
 
+/* A token is for dprun alone; behind it are a station's words. */
+static void drop_token(char *line)
+{
+    const char *text =
+        strncmp(line, DP_REMOTE_TOKEN, strlen(DP_REMOTE_TOKEN)) == 0 ? strstr(line, ": ") : NULL;
+
+    if (text == NULL) return;
+    memmove(line + strlen(OWN_WORDS), text + 2, strlen(text + 2) + 1);
+    memcpy(line, OWN_WORDS, strlen(OWN_WORDS));
+}
+
 /* The last line that says something. */
 static void last_line(const char *words, char *line, size_t room)
 {
@@ -197,6 +211,7 @@ static void last_line(const char *words, char *line, size_t room)
         at += length + (at[length] == '\n');
     }
     snprintf(line, room, "%.*s", (int)bytes, best);
+    drop_token(line);
 }
 
 dp_shell_cause_t dp_shell_explain(const char *shell, const char *host, const char *program,
@@ -221,8 +236,8 @@ dp_shell_cause_t dp_shell_explain(const char *shell, const char *host, const cha
         snprintf(text, room,
                  "%sthere is no %s to run: install dp at the same path on every node (%s)", where,
                  program, line);
-    } else if (strncmp(line, "dprun: ", 7) == 0) { /* the station's own words */
-        snprintf(text, room, "%s%s", where, line + 7);
+    } else if (strncmp(line, OWN_WORDS, strlen(OWN_WORDS)) == 0) {
+        snprintf(text, room, "%s%s", where, line + strlen(OWN_WORDS));
     } else if (WIFSIGNALED(status)) {
         snprintf(text, room, "%sits %s was killed by signal %d", where, shell, WTERMSIG(status));
     } else {

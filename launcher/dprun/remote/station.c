@@ -353,6 +353,15 @@ static void close_station(dp_station_t *station)
     if (station->has_start) dp_remote_start_fini(&station->start);
 }
 
+static void report_failed_dial(const dp_station_t *station)
+{
+    if (station->options->has_lifeline && !station->is_turned_away) {
+        fprintf(stderr, DP_REMOTE_TOKEN_UNREACHED ": %s\n", station->dial_error);
+    } else {
+        report_to_stderr(station->dial_error); /* to people, or another address would not help */
+    }
+}
+
 int dp_station_run(const dp_station_options_t *options)
 {
     dp_station_t station = {.options = options, .signals = -1, .channel = -1, .input = -1};
@@ -373,7 +382,7 @@ int dp_station_run(const dp_station_options_t *options)
         report_to_stderr(error.text);
         station.code = 1;
     }
-    if (!station.has_start && station.dial_error[0] != '\0') report_to_stderr(station.dial_error);
+    if (!station.has_start && station.dial_error[0] != '\0') report_failed_dial(&station);
     close_station(&station);
     return station.code;
 }

@@ -26,7 +26,8 @@ static void say_deaf(dp_station_t *station)
     if (!dp_link_is_in_flight(station->link)) {
         dp_link_send(station->link, DP_REMOTE_DEAF, NULL, 0);
     } else if (station->options->has_lifeline) {
-        fprintf(stderr, DP_REMOTE_DEAF_WORDS "%u\n", station->node);
+        fprintf(stderr, DP_REMOTE_TOKEN_DEAF "%u: no packet of dprun comes to this node\n",
+                station->node);
     }
 }
 

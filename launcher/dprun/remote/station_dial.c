@@ -39,7 +39,7 @@ static void note_failure(dp_station_t *station, const char *why)
                                  ticket->addresses[i]);
     }
     snprintf(station->dial_error, sizeof(station->dial_error),
-             DP_REMOTE_UNREACHED "%.120s, port %u: %.60s", list, ticket->port, why);
+             "cannot reach dprun at %.120s, port %u: %.60s", list, ticket->port, why);
 }
 
 static int has_open_dial(const dp_station_t *station)

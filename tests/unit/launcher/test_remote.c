@@ -261,6 +261,27 @@ static void shell_failures_are_explained(void **state)
     }
 }
 
+/* What a station says for dprun alone; a person sees the text behind it. */
+static void shell_tokens_of_stations_are_not_shown(void **state)
+{
+    static const char *const cases[][2] = {
+        {"welcome\n" DP_REMOTE_TOKEN_UNREACHED ": no way to 10.0.0.1: no answer\n",
+         "node a: no way to 10.0.0.1: no answer"},
+        {DP_REMOTE_TOKEN_DEAF "3: nothing comes\n", "node a: nothing comes"},
+    };
+    char text[900];
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(cases); i++) {
+        (void)dp_shell_explain("ssh", "a", "/x/dprun", 1 << 8, cases[i][0], text, sizeof(text));
+        assert_string_equal(text, cases[i][1]);
+    }
+    (void)dp_shell_explain("ssh", "a", "/x/dprun", 255 << 8,
+                           "No route to host\n" DP_REMOTE_TOKEN_DEAF "3: nothing comes\n", text,
+                           sizeof(text));
+    assert_string_equal(text, "node a: there is no route to it (dprun: nothing comes)");
+}
+
 /* One srun brings up all nodes: no text names a node, or an ssh that nobody started. */
 static void srun_failures_are_explained(void **state)
 {
@@ -450,6 +471,7 @@ int main(void)
         cmocka_unit_test(shell_program_is_quoted_and_the_host_is_no_option),
         cmocka_unit_test(shell_reads_which_options_the_user_has_chosen),
         cmocka_unit_test(shell_failures_are_explained),
+        cmocka_unit_test(shell_tokens_of_stations_are_not_shown),
         cmocka_unit_test(srun_failures_are_explained),
         cmocka_unit_test(remote_start_survives_the_wire_and_every_cut),
         cmocka_unit_test(remote_message_about_a_rank_names_one),
