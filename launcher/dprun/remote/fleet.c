@@ -290,12 +290,14 @@ static void tell_stranger(dp_fleet_t *fleet, const dp_link_t *link, const char *
 }
 
 /* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost
- * when it last confirmed something; its frames may have come until now. 0: it did just now. */
+ * when it last confirmed something; its frames may have come until now. 0: it did just now, or this
+ * process has not looked since. */
 static uint64_t unreached_since(const dp_fleet_t *fleet, const dp_link_t *link)
 {
     const uint64_t confirmed_ns = dp_max(dp_link_confirmed_ns(link), fleet->awake_ns);
+    const uint64_t look_ns = fleet->beat_ns;
 
-    return dp_now_ns() >= confirmed_ns + DP_REMOTE_DEAF_NS ? confirmed_ns : 0;
+    return look_ns >= confirmed_ns + DP_REMOTE_DEAF_NS ? confirmed_ns : 0;
 }
 
 static void on_closed(void *context, dp_link_t *link, const char *why)

@@ -210,6 +210,7 @@ static void take_header(dp_link_t *link, const uint8_t *header)
     }
     link->stage = LINK_OPEN;
     dp_silence_beat(&link->silence, dp_now_ns());
+    (void)dp_link_heard_ns(link, dp_now_ns()); /* notes what was confirmed so far */
     bufferevent_set_timeouts(link->socket, NULL, NULL);
     bufferevent_setwatermark(link->socket, EV_READ, 0, 2 * DP_LINK_FRAME_MAX);
     if (link->events.proven(link->events.context, link, link->node) == 0) return;

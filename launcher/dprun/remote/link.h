@@ -5,8 +5,8 @@
  * runtime/base/kv.h, with a key of its own), then every frame is sealed (seal.h):
  *
  *   server -> station  hello: challenge        station -> server  hello: proof, number of the node
- *   server -> station  welcome: proof, or DP_KV_WRONG_PROOF and a close
- *                                              both               24 bytes: the stream's header
+ *   server -> station  welcome: proof          both               24 bytes: the stream's header
+ *                      (or DP_KV_WRONG_PROOF and a close)
  *   then frames: u32 bytes (of what follows), sealed (u8 type, fields)
  *
  * All calls come from the thread of the event loop that it is given.

@@ -152,6 +152,7 @@ static void record_hello(struct event_base *base, uint8_t hello[DP_KV_CLIENT_HEL
 
 static void link_both_ends_with_one_secret_are_proven(void **state)
 {
+    const uint64_t began_ns = dp_now_ns();
     struct event_base *base = event_base_new();
     end_t server;
     end_t station;
@@ -165,6 +166,9 @@ static void link_both_ends_with_one_secret_are_proven(void **state)
         turn(base);
     assert_true(server.is_proven && station.is_proven);
     assert_string_equal(dp_link_peer(server.link), "127.0.0.1");
+    /* Before its owner first looks: else the other end seems to have confirmed nothing for ever. */
+    assert_true(dp_link_confirmed_ns(server.link) >= began_ns);
+    assert_true(dp_link_confirmed_ns(station.link) >= began_ns);
     dp_link_close(server.link);
     dp_link_close(station.link);
     event_base_free(base);
