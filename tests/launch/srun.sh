@@ -32,8 +32,9 @@ grep -q 'srun --nodes=4 ' out || bad "not all nodes"
 grep -q nodelist out && bad "names of nodes, though all are used"
 
 # A srun that waits for its nodes ends with a start that was given up.
-in_allocation 1 -np 3 --start-timeout 500ms true
+in_allocation 1 -np 3 --start-timeout 2s true
 grep -q -- '--nodelist 127.0.0.1,127.0.0.2 ' asked || bad "the used nodes are not asked for"
 grep -q 'did not come within DP_START_TIMEOUT' err || bad "the start was not given up for its timeout"
+grep -q 'waiting for 0 of' err && bad "it waits for nobody, and says so"
 if kill -0 "$(cat pid)" 2>/dev/null; then kill "$(cat pid)"; bad "srun is still there"; fi
 echo ok

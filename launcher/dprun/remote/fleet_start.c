@@ -373,11 +373,12 @@ static void tell_progress(dp_fleet_t *fleet, uint64_t now_ns)
     int count = 0;
 
     for (int i = 0; i < fleet->count; i++) {
-        if (fleet->list[i].stage >= DP_FLEET_READY) continue;
+        if (fleet->list[i].stage >= DP_FLEET_READY) continue; /* or lost */
         if (++count > LISTED_MAX) continue;
         used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%.50s",
                                  count > 1 ? ", " : "", fleet->list[i].name);
     }
+    if (count == 0) return; /* the start is about to be given up */
     if (count > LISTED_MAX) snprintf(names + used, sizeof(names) - used, ", ...");
     fleet->told_ns = now_ns;
     dp_fleet_say(fleet, "waiting for %d of %d nodes: %s", count, fleet->count, names);
