@@ -15,11 +15,25 @@ import unittest
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DPRUN = os.environ.get("DPRUN", "dprun")
 LIMIT = 60
+# A store of one process, for ranks that are its threads.
+STORE = """
+import threading
+table, changed = {}, threading.Condition()
+def put(key, value):
+    with changed:
+        table[key] = value
+        changed.notify_all()
+def get(key, seconds):
+    with changed:
+        if not changed.wait_for(lambda: key in table, seconds):
+            raise TimeoutError(key)
+        return table[key]
+"""
 
 
-def start(body, ranks=2, launcher=True, **variables):
-    """A program of `ranks` ranks under dprun, or one process alone."""
-    program = "import os, sys, time\nimport numpy as np\nimport dp\n" + textwrap.dedent(body)
+def start(body, ranks=2, launcher=True, before="", **variables):
+    """A program of `ranks` ranks under dprun, or one process alone; before: its text in front of the body."""
+    program = "import os, sys, time\nimport numpy as np\nimport dp\n" + before + textwrap.dedent(body)
     command = [sys.executable, "-c", program]
     if launcher:
         command = [DPRUN, "-np", str(ranks), *command]
@@ -51,17 +65,6 @@ def await_line(process, text):
 class Life(unittest.TestCase):
     def test_worlds_by_a_store_follow_each_other(self):
         code, output = finish(start("""
-            import threading
-            table, changed = {}, threading.Condition()
-            def put(key, value):
-                with changed:
-                    table[key] = value
-                    changed.notify_all()
-            def get(key, seconds):
-                with changed:
-                    if not changed.wait_for(lambda: key in table, seconds):
-                        raise TimeoutError(key)
-                    return table[key]
             def rank(number, world):
                 prefix = f"{world}/"
                 store = (lambda key, value: put(prefix + key, value),
@@ -83,7 +86,7 @@ class Life(unittest.TestCase):
                 while threading.active_count() > 1:
                     assert time.monotonic() < end, threading.enumerate()
                 print("told")
-            """, launcher=False))
+            """, launcher=False, before=STORE))
         self.assertEqual(code, 0, output)
         self.assertIn("told", output)
 
@@ -99,32 +102,25 @@ class Life(unittest.TestCase):
                 int cuCtxSetCurrent(void *context) { current = context; return 0; }
                 """)
             code, output = finish(start(f"""
-                import ctypes, threading
+                import ctypes
                 from dp.current_gpu import CurrentGpu
                 ctypes.CDLL({driver!r}).cuCtxSetCurrent(ctypes.c_void_p(7))
-                gpu, table, changed = CurrentGpu(), {{}}, threading.Condition()
-                def put(key, value):
+                gpu = CurrentGpu()
+                def put_and_take_gpu(key, value):
                     if gpu.get() == 7:
                         gpu.set(9)
                         print("taken over", threading.current_thread() is threading.main_thread())
-                    with changed:
-                        table[key] = value
-                        changed.notify_all()
-                def get(key, seconds):
-                    with changed:
-                        if not changed.wait_for(lambda: key in table, seconds):
-                            raise TimeoutError(key)
-                        return table[key]
+                    put(key, value)
                 def other():
                     dp.init((put, get), 1, 2).finalize()
                     assert gpu.get() is None
                 thread = threading.Thread(target=other)
                 thread.start()
-                world = dp.init((put, get), 0, 2)
+                world = dp.init((put_and_take_gpu, get), 0, 2)
                 assert gpu.get() == 9, gpu.get()
                 world.finalize()
                 thread.join()
-                """, launcher=False, DP_DEVICE="host"))
+                """, launcher=False, before=STORE, DP_DEVICE="host"))
         self.assertEqual(code, 0, output)
         self.assertIn("taken over False", output)
 
