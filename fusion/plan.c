@@ -2,7 +2,8 @@
  * plan.c - decides which ready tensors share one fused transfer.
  *
  * Pure arithmetic: what one LAUNCH lists goes in, buckets of pieces come out, equal on every rank
- * because the input is. It must not know about threads, devices, sockets or configuration.
+ * because the input is. Called by job.c, on the thread that runs the launch. It must not know about
+ * threads, devices, sockets or configuration.
  */
 #include "fusion/plan.h"
 

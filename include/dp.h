@@ -59,9 +59,9 @@ typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
  *  - Options smaller than the library's type: missing fields have their defaults. Larger: accepted
  *    where all bytes that the library does not know are zero, else DP_ERR_INVALID.
  *  - Results and statistics are written up to the program's size. The rest stays as it was.
- * A later version adds fields at the end only, never into padding, and zero means the behaviour
- * before. A size that no version can have (below 8, not a multiple of 8, beyond 4096: a struct
- * that was not initialised) is DP_ERR_INVALID.
+ * A later version adds fields at the end only, never into padding, and a zero field keeps the
+ * behaviour of before. A size that no version can have (below 8, not a multiple of 8, beyond 4096:
+ * a struct that was not initialised) is DP_ERR_INVALID.
  */
 
 /* What a call reports. A code exists where a caller would act differently on it. */
@@ -79,11 +79,11 @@ typedef enum dp_status {
                            an operation is using the memory */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
     DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
-    DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; likewise, nothing written */
+    DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; nothing was written */
     DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
-    DP_ERR_PEER_LOST,   /* a rank died; this context can only be finalized */
-    DP_ERR_ABORTED,     /* dp_abort() on some rank, or an internal failure; likewise */
-    DP_ERR_STALLED,     /* nothing happened to a tensor for DP_STALL_LIMIT; likewise */
+    DP_ERR_PEER_LOST,   /* a rank died: this context can only be finalized */
+    DP_ERR_ABORTED,     /* dp_abort() on some rank, or an internal failure: finalize */
+    DP_ERR_STALLED,     /* nothing happened to a tensor for DP_STALL_LIMIT: finalize */
     DP_ERR_ORDER,       /* calls in an order that cannot be right: sync twice, ready twice */
     DP_ERR_CHECK        /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
 } dp_status_t;
@@ -108,8 +108,8 @@ typedef enum dp_dtype {
 
 /*
  * How elements combine. 16-bit floats accumulate in fp32; integers wrap. The average of integers
- * divides after the sum, toward zero. In min and max a NaN wins. For DP_BOOL sum and max are the
- * logical or, product and min the logical and, and there is no average.
+ * divides after the sum, toward zero. In min and max a NaN wins. For DP_BOOL, sum and max are the
+ * logical OR, product and min the logical AND; an average is refused.
  */
 typedef enum dp_reduce {
     DP_SUM = 0,
@@ -184,7 +184,7 @@ typedef struct dp_init_options {
     char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
     size_t error_bytes; /* room in error */
     dp_order_t order;   /* rank 0's holds for all */
-    /* The world where no launcher is to be asked; NULL, NULL: the environment says */
+    /* Both: the world is joined through this store. Both NULL: as the environment says */
     dp_store_put_fn store_put;
     dp_store_get_fn store_get;
     void *store_user; /* their first argument */
@@ -225,8 +225,8 @@ DP_API dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **cont
 
 /**
  * Leaves the world. Waits for this rank's own operations, then for every rank to finalize. Frees
- * the context, its memory from dp_alloc() and every handle not released, whatever it returns; but
- * DP_ERR_INVALID: this is a forked child, and nothing was done.
+ * the context, its memory from dp_alloc() and every handle not released, whatever it returns. Only
+ * in a forked child it does nothing and returns DP_ERR_INVALID.
  *
  * @param context may be NULL
  * @return DP_OK, or why the world had already failed

@@ -2,9 +2,9 @@
  * reduce.c - reductions of fp32 and of 16-bit floats, block by block.
  *
  * Compiled once per instruction set. A block is reduced, tallied while it lies in the first-level
- * cache, and written to every output. The f32 sum of up to 8 inputs is the path that must reach the
- * speed of memory; everything else takes one pass over the block per input. The engines call it
- * through select.c, on the thread that runs an operation.
+ * cache, and written to every output. The f32 sum of two to four inputs is the path that must reach
+ * the speed of memory (sum_f32()); everything else takes one pass over the block per input. The
+ * engines call it through select.c, on the thread that runs an operation.
  */
 #include "kernels/vector.h"
 

@@ -4,6 +4,7 @@
  * A block is at most DP_TALLY_BLOCK elements: 16 KiB of fp32, which stays in the first-level cache
  * between the passes below. The vector types are the compiler's, as wide as this variant has
  * registers; element-wise arithmetic gives the same bits at every width. Memory may be unaligned.
+ * Its callers are the kernels of this folder, on the thread that runs an operation.
  */
 #ifndef DP_KERNELS_VECTOR_H
 #define DP_KERNELS_VECTOR_H
@@ -398,7 +399,7 @@ INLINE f32v sum_vector(const f32_mem *const *from, int n, size_t at, float pre, 
     f32v value = load(from[0], at);
 
     if (is_scaled) value *= pre;
-    for (int k = 1; k < n; k++)
+    for (int k = 1; k < n; k++) /* here gradients are added: docs/design.md, hop 29 */
         value += is_scaled ? load(from[k], at) * pre : load(from[k], at);
     return is_scaled ? value * post : value;
 }

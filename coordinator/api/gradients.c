@@ -1,5 +1,6 @@
 /*
- * gradients.c - the gradients of a model as one object: made, and destroyed.
+ * gradients.c - the gradients of a model as one object: made, and destroyed. gradients_sync.c has
+ * its steps.
  *
  * dp_gradients_create() compares the ranks' lists of tensors and broadcasts rank 0's weights, by
  * operations that any program could submit. Of the library below dp.h these files use dp_submit()
