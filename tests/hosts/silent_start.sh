@@ -60,11 +60,13 @@ exec /usr/bin/ssh "${@:1:$#-1}" "echo logged in >$(dirname "$0")/logged_in.$node
 END_SSH
 chmod +x ssh
 
-# begin PROGRAM...: a job on a, b, c in the background as $job; its errors with times in the file err
+# begin PROGRAM...: a job on a, b, c in the background as $job; its errors with times in the file err, to
+# which the file all_told is added behind the last line
 begin() {
+    rm -f all_told
     "$dprun" -H a:1,b:1,c:1 --keep-runs 0 "$@" >out 2> >(while IFS= read -r line; do
         printf '%s %s\n' "$(now_ms)" "$line"
-    done >err) </dev/null &
+    done >err; : >all_told) </dev/null &
     job=$!
 }
 train() { begin "$victim" 1000000 "$PWD"; } # under DP_INJECT
@@ -125,7 +127,7 @@ one_phase() {
     wait $job; code=$?
     ended=$(now_ms)
     kill $watch
-    sleep 0.05 # for the last line
+    until_holds [ -e all_told ]
     named=$(grep -v 'waiting for' err | grep -wm1 -- "node $machine" | cut -d' ' -f1)
     [ $code != 0 ] || bad "exit code 0"
     if [ -z "$named" ]; then bad "node $machine is not named"; named=0; fi
