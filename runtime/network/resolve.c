@@ -168,8 +168,9 @@ static void await_answer(const dp_resolution_t *lookup, uint64_t deadline_ns)
         const uint64_t left_ns = deadline_ns - now_ns;
         const struct timespec left = {(time_t)(left_ns / 1000000000u),
                                       (long)(left_ns % 1000000000u)};
+        const int ready = ppoll(&answer, 1, &left, NULL);
 
-        if (ppoll(&answer, 1, &left, NULL) != 0 && errno != EINTR) return;
+        if (ready > 0 || (ready < 0 && errno != EINTR)) return;
     }
 }
 

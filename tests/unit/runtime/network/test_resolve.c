@@ -52,11 +52,13 @@ static void resolve_gives_the_addresses_of_a_name(void **state)
     char found[2][DP_RESOLVE_ROOM];
     dp_error_t error = {0};
     int count = 0;
+    const uint64_t until_ns = dp_now_ns() + PATIENCE_NS;
 
     (void)state;
     sem_post(&may_answer);
-    assert_int_equal(dp_resolve("name", found, 2, &count, dp_now_ns() + PATIENCE_NS, &error),
-                     DP_OK);
+    errno = EINTR; /* of an earlier call: it says nothing of this wait */
+    assert_int_equal(dp_resolve("name", found, 2, &count, until_ns, &error), DP_OK);
+    assert_true(dp_now_ns() < until_ns);
     assert_int_equal(count, 1);
     assert_string_equal(found[0], "127.0.0.1");
     sem_wait(&has_answered);
