@@ -329,6 +329,45 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
     }
 }
 
+/* Rank 2 has launched two sums by the schedule, rank 0 the first, rank 1 none. Ranks 0 and 1 submit
+ * the second with another number of elements: its failure settles it before its turn, and rank 0
+ * launches it at once, without data. What 0 and 1 do next has its place behind it on rank 1, too.
+ */
+static void launch_comes_behind_a_late_one_that_has_failed(void **state)
+{
+    static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
+    static const world_tensor_t kinds[] = {SUM(0, 0), SUM(0, 1), SUM(1, 0), MAKE(1, 22)};
+
+    (void)state;
+    for (int arity = 1; arity < 3; arity++) {
+        const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
+        world_t world;
+
+        scenario_begin(&world, &cast);
+        scenario_submit_all(&world, 3);
+        scenario_play(&world, 3, 2);
+        assert_int_equal(world.ranks[0].schedules, 1);
+        scenario_submit(&world, 2, 0);
+        scenario_submit(&world, 2, 1);
+        scenario_submit(&world, 0, 0);
+        dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
+        scenario_settle(&world);
+        for (int r = 0; r < 2; r++) {
+            world_submit(&world, r, 1, 512, 0, 1.0f, 0);
+            scenario_settle(&world);
+        }
+        for (int r = 0; r < 3; r++)
+            assert_int_equal(world.ranks[r].last_failure_status, DP_ERR_MISMATCH);
+        for (int r = 0; r < 2; r++) {
+            scenario_submit(&world, r, 2);
+            scenario_settle(&world);
+        }
+        scenario_submit(&world, 1, 0);
+        scenario_settle(&world);
+        scenario_part(&world);
+    }
+}
+
 /* A round counts once, however often its end is declared before the next flush. After a schedule
  * has ended it takes two of them. */
 static void round_that_is_declared_twice_counts_once(void **state)
@@ -545,6 +584,7 @@ int main(void)
         cmocka_unit_test(tensor_of_an_earlier_schedule_ends_the_next),
         cmocka_unit_test(ranks_that_are_behind_may_meet_before_they_catch_up),
         cmocka_unit_test(launch_waits_for_the_late_launches_before_it_alone),
+        cmocka_unit_test(launch_comes_behind_a_late_one_that_has_failed),
         cmocka_unit_test(round_that_is_declared_twice_counts_once),
         cmocka_unit_test(round_of_others_that_is_cut_is_not_believed),
         cmocka_unit_test(late_bucket_is_settled_whole),
