@@ -122,7 +122,8 @@ static void add_address(dp_beacon_t *beacon, const char *text)
     if (beacon->address_count == DP_BEACON_ADDRESSES) return;
     for (int i = 0; i < beacon->address_count; i++)
         if (strcmp(beacon->addresses[i], text) == 0) return;
-    snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%s", text);
+    snprintf(beacon->addresses[beacon->address_count++], sizeof(beacon->addresses[0]), "%.*s",
+             (int)sizeof(beacon->addresses[0]) - 1, text);
 }
 
 /* Starts the server at these listeners, which are taken. */

@@ -442,10 +442,8 @@ static void line_close(dp_transport_t *base, uint64_t deadline_ns)
         dp_line_end(&self->peers[i], 0);
 }
 
-static void line_destroy(dp_transport_t *base)
+static void free_line(dp_line_t *self)
 {
-    dp_line_t *self = line_of(base);
-
     dp_transport_destroy(self->lower);
     dp_line_stop_listening(self);
     for (int i = 0; i < self->peer_count; i++)
@@ -456,6 +454,11 @@ static void line_destroy(dp_transport_t *base)
     free(self->message);
     explicit_bzero(self, sizeof(*self));
     free(self);
+}
+
+static void line_destroy(dp_transport_t *base)
+{
+    free_line(line_of(base));
 }
 
 /* ---- Making --------------------------------------------------------------------------------- */
@@ -525,7 +528,7 @@ dp_status_t dp_transport_line_create(const dp_line_options_t *options, dp_transp
         status = dp_line_listen(self, &options->own_ip, options->network_interface, error);
     }
     if (status != DP_OK) {
-        line_destroy(&self->base);
+        free_line(self);
         return status;
     }
     *out = &self->base;
