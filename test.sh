@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # test.sh - installs what the tests need, builds, and passes them: style, analysis, sanitizers, all
-# of ctest. Ends with ctest's closing line. 15 to 17 minutes on two cores, with an empty compiler cache.
+# of ctest. Ends with ctest's closing line. 12 to 17 minutes on two cores, with an empty compiler cache.
 #
 #   ./test.sh                what every change passes
-#   ./test.sh --quick        the dev build and its tests, without those marked long; three and a half minutes
+#   ./test.sh --quick        the dev build and its tests, without those marked long; two to four minutes
 #   ./test.sh --all          for the night: also what the above leave out for its time
 #   ./test.sh --no-install   with what is there
 #
