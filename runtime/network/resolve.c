@@ -180,7 +180,7 @@ dp_status_t dp_resolve(const char *name, char (*addresses)[DP_RESOLVE_ROOM], int
     dp_resolution_t *lookup = NULL;
     dp_status_t status = dp_resolution_start(name, &lookup, error);
 
-    if (status != DP_OK) return status;
+    if (lookup == NULL) return status;
     await_answer(lookup, deadline_ns);
     status = dp_resolution_read(lookup, addresses, max, count, error);
     dp_resolution_free(lookup);

@@ -83,11 +83,12 @@ static int listen_anywhere(dp_kv_ticket_t *ticket)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int tries = 0;
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 || listen(fd, 1) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
-        abort();
-    }
+    if (fd < 0) abort();
+    while (bind(fd, (struct sockaddr *)&address, bytes) != 0)
+        fuzz_await_port(&tries);
+    if (listen(fd, 1) != 0 || getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) abort();
     memcpy(ticket->address, "127.0.0.1", sizeof("127.0.0.1"));
     ticket->port = ntohs(address.sin_port);
     return fd;

@@ -88,11 +88,13 @@ static int listen_somewhere(dp_kv_ticket_t *ticket, int on_port)
 {
     dp_error_t error;
     int listener;
+    int tries = 0;
 
     if (dp_rendezvous_listen(ticket, &listener, &error) != DP_OK) abort();
     if (!on_port) return listener;
     (void)close(listener);
-    if (dp_rendezvous_bind(0, &listener, &ticket->port, &error) != DP_OK) abort();
+    while (dp_rendezvous_bind(0, &listener, &ticket->port, &error) != DP_OK)
+        fuzz_await_port(&tries);
     return listener;
 }
 

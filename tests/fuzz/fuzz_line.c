@@ -203,6 +203,17 @@ static void connect_world(world_t *world, const int *ranks, int count)
     if (world->rank->ops->connect(world->rank, ranks, list, bytes, count, NULL) != DP_OK) abort();
 }
 
+/* 0: the line could not be made, and has freed the box below it. */
+static int open_line(world_t *world, const dp_line_options_t *options)
+{
+    dp_error_t error;
+
+    world->box = calloc(1, sizeof(*world->box));
+    if (world->box == NULL) abort();
+    world->box->base.ops = &box_ops;
+    return dp_transport_line_create(options, &world->box->base, &world->rank, &error) == DP_OK;
+}
+
 static void open_world(world_t *world, int own)
 {
     static const int others[2][2] = {{1, 2}, {0, -1}};
@@ -217,20 +228,17 @@ static void open_world(world_t *world, int own)
                                  .timeout_ns = 60000 * MS,
                                  .start_ns = 60000 * MS,
                                  .log = &log};
-    dp_error_t error;
+    int tries = 0;
 
     dp_interface_loopback(lo);
     dp_log_init(&log, DP_LOG_ERROR, own);
     memset(world, 0, sizeof(*world));
     world->own = own;
     world->listener = -1;
-    world->box = calloc(1, sizeof(*world->box));
-    if (world->box == NULL) abort();
-    world->box->base.ops = &box_ops;
     for (int i = 0; i < RANKS; i++)
         memset(world->nonces[i], 7 + i, DP_LINE_NONCE_BYTES);
-    if (dp_transport_line_create(&options, &world->box->base, &world->rank, &error) != DP_OK)
-        abort();
+    while (!open_line(world, &options))
+        fuzz_await_port(&tries);
     if (own == 1) open_listener(world);
     connect_world(world, options.ranks, options.count);
 }

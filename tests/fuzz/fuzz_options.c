@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "launcher/dprun/options.h"
+#include "launcher/dprun/remote/nodes.h"
 #include "launcher/dprun/timeline.h"
 
 #define ARGUMENTS_MAX 64
@@ -31,7 +32,8 @@ static void check(const dp_command_t *command, char **argv, int argc)
 
     if (command->size < 0 || command->size > DP_RANKS_MAX) abort();
     if (command->stdin_rank < -1 || command->stdin_rank >= DP_RANKS_MAX) abort();
-    if (is_run && (command->size == 0 || command->argv == NULL)) abort();
+    if (is_run && command->argv == NULL) abort();
+    if (is_run && command->size == 0 && !dp_nodes_are_asked(command)) abort(); /* else: all slots */
     for (int i = 1; i < argc; i++)
         is_mine |= command->argv == argv + i;
     if (!is_mine) abort();
