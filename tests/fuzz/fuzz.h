@@ -57,13 +57,13 @@ static inline const uint8_t *fuzz_take(fuzz_input_t *input, size_t bytes, size_t
     return at;
 }
 
-/* No port could be had: targets that run beside each other may use up those of the machine, which
- * are free again within a minute. *tries: those so far; after 100 s there is another cause. */
+/* No port could be had: targets that run beside each other may use up those of the machine for a
+ * moment. *tries: those so far; after 15 s there is another cause. */
 static inline void fuzz_await_port(int *tries)
 {
     const struct timespec moment = {0, 100 * 1000 * 1000};
 
-    if (++*tries > 1000) abort();
+    if (++*tries > 150) abort();
     (void)nanosleep(&moment, NULL);
 }
 
