@@ -187,7 +187,7 @@ class Ways:
         ways = {"ours": by_optimizer, "beside": by_c}
         if in_place:
             ways["autograd"] = as_autograd
-        found = paired(ways, 10)
+        found = paired(ways, 30)
         tell(self.rank, name, ours=found["ours"], beside=found["beside"])
         if in_place:
             tell(self.rank, "optimizer, autograd's gradients", ours=found["autograd"], beside=found["beside"])
