@@ -4,8 +4,8 @@
  * Every file of coordinator/api works on it. Three sorts of threads come here: the program's (any
  * number, in functions of dp.h), the one that owns progress (callbacks of the loop) and those of
  * the data plane (callbacks of the pipeline). Fields say which lock or thread they belong to; those
- * that say nothing are written before the context is handed out. What is one operation's is in
- * request.h.
+ * that say nothing are written before the context is handed out. request.h has the fields
+ * of one operation.
  */
 #ifndef DP_COORDINATOR_CONTEXT_H
 #define DP_COORDINATOR_CONTEXT_H
@@ -65,7 +65,7 @@ typedef struct dp_watch {
     dp_watch_lane_t lanes[DP_LANE_COUNT];
 } dp_watch_t;
 
-/* What this rank itself saw of the rank that ends the world; the owner of progress only. */
+/* Signs that this rank itself saw of the rank that ends the world; the owner of progress only. */
 typedef struct dp_seen {
     dp_failure_kind_t kind; /* OTHER: nothing */
     int rank;

@@ -294,25 +294,32 @@ static void ranks_that_are_behind_may_meet_before_they_catch_up(void **state)
     }
 }
 
+/* Two sums of three ranks are scheduled, and a third tensor is one of ranks 0 and 1 alone. By the
+ * schedule, rank 2 launches both sums, rank 0 the first, rank 1 none. */
+static void begin_with_one_ahead(world_t *world, int arity)
+{
+    static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
+    static const world_tensor_t kinds[] = {SUM(0, 0), SUM(0, 1), SUM(1, 0), MAKE(1, 22)};
+    const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
+
+    scenario_begin(world, &cast);
+    scenario_submit_all(world, 3);
+    scenario_play(world, 3, 2);
+    assert_int_equal(world->ranks[0].schedules, 1);
+    scenario_submit(world, 2, 0);
+    scenario_submit(world, 2, 1);
+    scenario_submit(world, 0, 0);
+}
+
 /* Rank 2 has launched two buckets, rank 0 one, rank 1 none. What 0 and 1 do then has its place
  * between the two, and need not wait for the second. */
 static void launch_waits_for_the_late_launches_before_it_alone(void **state)
 {
-    static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
-    static const world_tensor_t kinds[] = {SUM(0, 0), SUM(0, 1), SUM(1, 0), MAKE(1, 22)};
-
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
         world_t world;
 
-        scenario_begin(&world, &cast);
-        scenario_submit_all(&world, 3);
-        scenario_play(&world, 3, 2);
-        assert_int_equal(world.ranks[0].schedules, 1);
-        scenario_submit(&world, 2, 0);
-        scenario_submit(&world, 2, 1);
-        scenario_submit(&world, 0, 0);
+        begin_with_one_ahead(&world, arity);
         scenario_submit(&world, 0, 2); /* ends the schedule */
         scenario_settle(&world);
         scenario_submit(&world, 1, 2);
@@ -335,21 +342,11 @@ static void launch_waits_for_the_late_launches_before_it_alone(void **state)
  */
 static void launch_comes_behind_a_late_one_that_has_failed(void **state)
 {
-    static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
-    static const world_tensor_t kinds[] = {SUM(0, 0), SUM(0, 1), SUM(1, 0), MAKE(1, 22)};
-
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
         world_t world;
 
-        scenario_begin(&world, &cast);
-        scenario_submit_all(&world, 3);
-        scenario_play(&world, 3, 2);
-        assert_int_equal(world.ranks[0].schedules, 1);
-        scenario_submit(&world, 2, 0);
-        scenario_submit(&world, 2, 1);
-        scenario_submit(&world, 0, 0);
+        begin_with_one_ahead(&world, arity);
         dp_negotiator_end_schedule(world.ranks[0].negotiator, "a setting", 0);
         scenario_settle(&world);
         for (int r = 0; r < 2; r++) {

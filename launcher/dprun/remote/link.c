@@ -125,8 +125,8 @@ static void start_sealing(dp_link_t *link)
     link->stage = LINK_HEADER;
 }
 
-/* A node with another secret must not try again and again, so it is told. What the link has queued
- * would go with it, therefore past the queue; nobody waits for a stranger to read. */
+/* A node with another secret must not try again and again, so it is told: past the link's queue,
+ * which goes with the link; nobody waits for a stranger to read. */
 static void turn_away(dp_link_t *link, const uint8_t *hello)
 {
     const char *comma = link->peer[0] != '\0' ? ", " : "";

@@ -98,6 +98,17 @@ static void open_station(end_t *end, struct event_base *base, int fd, const dp_s
     assert_non_null(end->link);
 }
 
+/* A server of the job, and a station that has this secret. */
+static void open_both(end_t *server, end_t *station, struct event_base *base,
+                      const dp_secret_t *secret)
+{
+    int fds[2];
+
+    connect_pair(fds);
+    open_server(server, base, fds[0]);
+    open_station(station, base, fds[1], secret);
+}
+
 static void turn(struct event_base *base)
 {
     (void)event_base_loop(base, EVLOOP_NONBLOCK);
@@ -156,12 +167,9 @@ static void link_both_ends_with_one_secret_are_proven(void **state)
     struct event_base *base = event_base_new();
     end_t server;
     end_t station;
-    int fds[2];
 
     (void)state;
-    connect_pair(fds);
-    open_server(&server, base, fds[0]);
-    open_station(&station, base, fds[1], &job_secret);
+    open_both(&server, &station, base, &job_secret);
     for (int i = 0; i < TURNS && !(server.is_proven && station.is_proven); i++)
         turn(base);
     assert_true(server.is_proven && station.is_proven);
@@ -224,12 +232,9 @@ static void link_a_station_learns_that_the_secrets_differ(void **state)
     struct event_base *base = event_base_new();
     end_t server;
     end_t station;
-    int fds[2];
 
     (void)state;
-    connect_pair(fds);
-    open_server(&server, base, fds[0]);
-    open_station(&station, base, fds[1], &old_secret);
+    open_both(&server, &station, base, &old_secret);
     await_end(&station);
     await_end(&server);
     assert_string_equal(station.why, "it refused our proof: the secrets differ");
