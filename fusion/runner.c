@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
 #define POLLS 32 /* between two looks at the clock */
@@ -195,7 +196,8 @@ dp_status_t dp_launch_queue_start(dp_launch_queue_t *queue)
     const int code = dp_thread_start(&queue->thread, launch_main, queue);
 
     if (code != 0) {
-        dp_log_error(queue->pipeline->log, "launch thread: no thread: %s", strerror(code));
+        dp_log_error(queue->pipeline->log, "launch thread: no thread: %s",
+                     dp_limits_describe_start(code));
         return DP_ERR_SYSTEM;
     }
     queue->is_started = 1;

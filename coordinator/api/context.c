@@ -18,6 +18,7 @@
 #include "coordinator/api/fork.h"
 #include "coordinator/api/hello.h"
 #include "coordinator/api/sized.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/inject.h"
 #include "runtime/transport/line.h"
 #include "runtime/transport/ucx_process.h"
@@ -260,10 +261,22 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
     const dp_status_t status =
         dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
                            &context->log, context->trace, callbacks, &context->pipeline);
+    char limits[160] = "";
+    size_t left, limit;
 
     if (status == DP_OK) return DP_OK;
-    return dp_error_set(error, status, "no memory for %d fused buffers of %zu bytes",
-                        config->fusion_buffers, config->fusion_bytes);
+    limit = dp_limits_address_space(&left);
+    if (limit != SIZE_MAX) {
+        snprintf(limits, sizeof(limits),
+                 ": ulimit -v (RLIMIT_AS) is %zu bytes, of which %zu are left", limit, left);
+    } else if (dp_limits_file_bytes() != SIZE_MAX) {
+        snprintf(limits, sizeof(limits), ": ulimit -f (RLIMIT_FSIZE) is %zu bytes",
+                 dp_limits_file_bytes());
+    }
+    return dp_error_set(error, status,
+                        "no memory for %d fused buffers of %zu bytes%s; --fusion-bytes 1M "
+                        "(DP_FUSION_BYTES) needs less",
+                        config->fusion_buffers, config->fusion_bytes, limits);
 }
 
 static void launch_in_program_order(void *user, const dp_output_t *launch, uint64_t digest,

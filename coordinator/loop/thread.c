@@ -12,6 +12,7 @@
 #include <event2/event.h>
 #include <stdlib.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
@@ -264,7 +265,11 @@ static dp_status_t start_thread(dp_loop_t *loop)
 {
     const int failed = dp_thread_start(&loop->thread.id, coordinator_main, loop);
 
-    if (failed) return DP_ERR_SYSTEM;
+    if (failed) {
+        dp_log_error(loop->options.log, "coordinator: no thread: %s",
+                     dp_limits_describe_start(failed));
+        return DP_ERR_SYSTEM;
+    }
     loop->thread.is_made = 1;
     (void)pthread_setname_np(loop->thread.id, "dp-coordinator");
     return DP_OK;

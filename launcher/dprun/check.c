@@ -211,8 +211,18 @@ static void check_limits(check_t *check, int size)
     if (limit.rlim_cur != RLIM_INFINITY) {
         snprintf(value, sizeof(value), "%llu MiB", (unsigned long long)limit.rlim_cur >> 20);
     }
-    print_result(check, "address space", limit.rlim_cur == RLIM_INFINITY,
-                 "ulimit -v unlimited, or a smaller --arena-bytes", "%s", value);
+    print_result(check, "address space",
+                 limit.rlim_cur == RLIM_INFINITY ||
+                     limit.rlim_cur >= DP_GIB + (rlim_t)ranks * 256 * DP_MIB,
+                 "ulimit -v unlimited, or a smaller --fusion-bytes", "%s", value);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    snprintf(value, sizeof(value), "unlimited");
+    if (limit.rlim_cur != RLIM_INFINITY) {
+        snprintf(value, sizeof(value), "%llu MiB", (unsigned long long)limit.rlim_cur >> 20);
+    }
+    print_result(check, "file size",
+                 limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= 256 * DP_MIB,
+                 "ulimit -f unlimited: shared memory counts as files", "%s", value);
     getrlimit(RLIMIT_NPROC, &limit);
     print_result(check, "processes",
                  limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= (rlim_t)ranks * 8,

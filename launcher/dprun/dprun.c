@@ -85,6 +85,7 @@ static void set_signals(surroundings_t *around)
     }
     sigprocmask(SIG_BLOCK, &around->heard, &around->old_mask);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file past ulimit -f: write() then says EFBIG */
     signal(SIGTTIN, SIG_IGN);
 }
 

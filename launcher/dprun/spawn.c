@@ -19,6 +19,7 @@
 static void restore_signals(const dp_spawner_t *spawner)
 {
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     signal(SIGTTIN, SIG_DFL);
     signal(SIGTTOU, SIG_DFL);
     sigprocmask(SIG_SETMASK, &spawner->signals, NULL);

@@ -1,6 +1,6 @@
 /*
- * limits.c - RLIMIT_NOFILE: raises it, and explains in words what ran into it.
- * bootstrap.c and arena_share.c call it in dp_init().
+ * limits.c - what the kernel lets this process have (ulimit): open files, address space, file size.
+ * bootstrap.c, runtime/shm and runtime/trace call it in dp_init().
  */
 #include "runtime/base/limits.h"
 
@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "runtime/base/common.h"
 
@@ -50,4 +51,37 @@ const char *dp_limits_describe(int code, char *text, size_t room)
         snprintf(text, room, "%s", strerror(code));
     }
     return text;
+}
+
+size_t dp_limits_address_space(size_t *left)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned long long pages = 0;
+    struct rlimit limit;
+    FILE *file;
+
+    *left = SIZE_MAX;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    file = fopen("/proc/self/statm", "re");
+    if (file != NULL) {
+        if (fscanf(file, "%llu", &pages) != 1) pages = 0;
+        fclose(file);
+    }
+    *left = limit.rlim_cur > pages * page ? (size_t)(limit.rlim_cur - pages * page) : 0;
+    return (size_t)limit.rlim_cur;
+}
+
+size_t dp_limits_file_bytes(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    return (size_t)limit.rlim_cur;
+}
+
+const char *dp_limits_describe_start(int code)
+{
+    if (code != EAGAIN) return strerror(code);
+    return "this user's processes and threads are at their limit (ulimit -u, RLIMIT_NPROC; or "
+           "pids.max of the cgroup)";
 }

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
 #define SLEEP_NS 1000000000u /* a sleep is checked again after this; wakes do not get lost */
@@ -267,7 +268,8 @@ static dp_status_t start_worker(dp_stream_t *stream)
     const int code = dp_thread_start(&stream->worker, worker_main, stream);
 
     if (code != 0) {
-        dp_log_error(stream->device->log, "stream %s: no thread: %s", stream->name, strerror(code));
+        dp_log_error(stream->device->log, "stream %s: no thread: %s", stream->name,
+                     dp_limits_describe_start(code));
         return DP_ERR_SYSTEM;
     }
     stream->is_started = 1;

@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/thread.h"
 #include "runtime/group/beacon.h"
@@ -117,7 +118,7 @@ static dp_status_t start_thread(dp_bootstrap_server_t *server, dp_error_t *error
 
     if (failed) {
         return dp_error_set(error, DP_ERR_SYSTEM, "no thread for the rendezvous: %s",
-                            strerror(failed));
+                            dp_limits_describe_start(failed));
     }
     server->has_thread = 1;
     (void)pthread_setname_np(server->thread, "dp-rendezvous");

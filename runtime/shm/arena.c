@@ -16,12 +16,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/shm/arena_share.h"
 
 #define PAGE DP_ARENA_PAGE
 #define HUGE_PAGE DP_ARENA_HUGE_PAGE
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ARENA_MIN DP_GIB /* no smaller by halving; a smaller wish is taken as it is */
+#define FIT_MIN                                                                                    \
+    (16 * DP_MIB) /* no smaller to fit into a limit: what DP_ARENA_BYTES takes at least */
 
 size_t dp_arena_control_room(int local_size)
 {
@@ -58,12 +61,56 @@ static int map_view(int fd, size_t bytes, dp_arena_view_t *view)
     return 0;
 }
 
+/* Half of the address space that a limit leaves is for arenas, as every rank maps those of all
+ * local ranks; the program, its threads and libraries need the other half. A wish that leaves a
+ * quarter is taken as it is. 0: there is too little. */
+static size_t fit_into_limits(size_t wished, int local_size)
+{
+    const size_t file_bytes = dp_limits_file_bytes();
+    size_t bytes = dp_align_up(wished, PAGE);
+    size_t left;
+
+    (void)dp_limits_address_space(&left);
+    if (bytes > left / 4 * 3 / (size_t)local_size) bytes = left / 2 / (size_t)local_size;
+    bytes = dp_min(bytes, file_bytes) / PAGE * PAGE;
+    return bytes < dp_min(wished, FIT_MIN) ? 0 : bytes;
+}
+
+/* Names the limit that an arena ran into, and what works. */
+static dp_status_t too_little(size_t bytes, int local_size, dp_error_t *error)
+{
+    const size_t file_bytes = dp_limits_file_bytes();
+    size_t left;
+    const size_t limit = dp_limits_address_space(&left);
+    const size_t used = left == SIZE_MAX ? 0 : limit - left;
+    const size_t need = used + 2 * (size_t)local_size * (FIT_MIN + HUGE_PAGE);
+
+    if (file_bytes < FIT_MIN) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY,
+                            "shared memory: the limit on the size of files (ulimit -f, "
+                            "RLIMIT_FSIZE) is %zu bytes, and each rank needs a memory file of at "
+                            "least %zu: ulimit -f %zu, or unlimited",
+                            file_bytes, (size_t)FIT_MIN, 2 * (size_t)FIT_MIN / 1024);
+    }
+    return dp_error_set(error, DP_ERR_NO_MEMORY,
+                        "shared memory: the limit on address space (ulimit -v, RLIMIT_AS) is %zu "
+                        "bytes, of which %zu are used: no room for %zu bytes of each of %d local "
+                        "ranks. ulimit -v %zu works, or --arena-bytes (DP_ARENA_BYTES) of %zuM",
+                        limit, used, bytes, local_size, dp_max(need, limit) / 1024 + 1,
+                        dp_max(left / 4 / (size_t)local_size, (size_t)FIT_MIN) / DP_MIB);
+}
+
 /* Makes this rank's memory, halving the size until the system accepts it. Then its size is sealed:
  * were it made shorter, an access past its end would end the processes that have mapped it. */
 static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
 {
-    size_t bytes = dp_align_up(wished, PAGE);
+    size_t bytes = fit_into_limits(wished, arena->local_size);
 
+    if (bytes == 0) return too_little(dp_min(wished, FIT_MIN), arena->local_size, error);
+    if (bytes < wished) {
+        dp_log_debug(arena->log, "shared memory: %zu bytes instead of %zu, as ulimit allows", bytes,
+                     wished);
+    }
     arena->fd = memfd_create("dp-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (arena->fd < 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: memfd_create failed: %s",
@@ -77,9 +124,11 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
                                 strerror(errno));
         }
         if (bytes / 2 < ARENA_MIN) {
-            return dp_error_set(error, DP_ERR_NO_MEMORY,
-                                "shared memory: cannot map %zu bytes (ARENA_BYTES is %zu): %s",
-                                bytes, wished, strerror(errno));
+            return dp_error_set(
+                error, DP_ERR_NO_MEMORY,
+                "shared memory: cannot map %zu bytes (--arena-bytes, DP_ARENA_BYTES is "
+                "%zu): %s",
+                bytes, wished, strerror(errno));
         }
         bytes = dp_align_up(bytes / 2, PAGE);
     }
@@ -103,7 +152,7 @@ static size_t size_of_arena(int fd, int local_size)
 static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *error)
 {
     for (int i = 0; i < arena->local_size; i++) {
-        size_t bytes;
+        size_t bytes, left;
 
         if (i == arena->local_rank) continue;
         bytes = size_of_arena(fds[i], arena->local_size);
@@ -112,9 +161,11 @@ static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *erro
                                 "shared memory: what local rank %d sent is not its arena", i);
         }
         if (map_view(fds[i], bytes, &arena->views[i]) != 0) {
+            if (dp_limits_address_space(&left) != SIZE_MAX)
+                return too_little(bytes, arena->local_size, error);
             return dp_error_set(error, DP_ERR_NO_MEMORY,
                                 "shared memory: cannot map the %zu bytes of local rank %d: %s "
-                                "(try a smaller ARENA_BYTES)",
+                                "(try a smaller --arena-bytes, DP_ARENA_BYTES)",
                                 bytes, i, strerror(errno));
         }
     }

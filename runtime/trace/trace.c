@@ -21,6 +21,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/limits.h"
+
 #define NAME_TABLE_SIZE 32768u /* a power of two; names of 8 bytes and more fill the heap first */
 #define NAME_COUNT_MAX (NAME_TABLE_SIZE / 4 * 3)
 #define CHUNKS_MIN 8u
@@ -85,6 +87,14 @@ static dp_status_t map_file(dp_trace_t *trace, const char *run_dir, int rank, dp
         return dp_error_set(error, DP_ERR_NO_MEMORY, "timeline: no memory");
     }
     unlink(trace->path); /* of an earlier job; a reader that still has it open keeps it */
+    if (dp_limits_file_bytes() < trace->bytes) { /* or SIGXFSZ ends the program */
+        status = dp_error_set(error, DP_ERR_SYSTEM,
+                              "timeline: no room for %zu bytes in %s: the limit on files is %zu "
+                              "(ulimit -f); nothing is saved, but --trace-bytes (DP_TRACE_BYTES) "
+                              "makes it smaller",
+                              trace->bytes, trace->path, dp_limits_file_bytes());
+        goto fail;
+    }
     fd = open(trace->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
         status = dp_error_set(error, DP_ERR_SYSTEM, "timeline: cannot make %s: %s", trace->path,

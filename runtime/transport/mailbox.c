@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "runtime/base/auth.h"
+#include "runtime/base/limits.h"
 #include "runtime/base/wire.h"
 
 #define MAGIC UINT64_C(0x31584f424d504400) /* "\0DPMBOX1" */
@@ -108,6 +109,10 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox)
  * would be a SIGBUS. */
 static int make_file(dp_mailbox_t *mailbox, size_t bytes)
 {
+    if (dp_limits_file_bytes() < bytes) { /* or SIGXFSZ ends the program */
+        errno = EFBIG;
+        return -1;
+    }
     mailbox->file = memfd_create("dp-mailbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (mailbox->file < 0 || ftruncate(mailbox->file, (off_t)bytes) != 0) return -1;
     if (fallocate(mailbox->file, 0, 0, (off_t)bytes) != 0) return -1;

@@ -74,6 +74,38 @@ descriptors)
     expect err '2 ranks need 70 open files, the hard limit is 60'
     "$dprun" -np 8 sh -c 'ulimit -n 44; exec "$0"' "$member" >out 2>err && bad "too few for a rank: code 0"
     expect err '8 ranks on one machine need 48 open files in each rank, the limit is 44 .ulimit -Hn: 44' ;;
+limits) # of address space (a batch system's h_vmem), file size, data and locked memory: works, or names limit and way
+    unset DP_FUSION_BYTES
+    for kib in 4000000 16000000 100000000; do
+        (ulimit -v $kib; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) || bad "ulimit -v $kib: code $?"
+        met 2 out
+    done
+    (ulimit -v 4000000; timeout -k 5 60 "$dprun" -np 8 --arena-bytes 128M --fusion-bytes 1M "$member" >out 2>err) || bad "8 ranks: code $?"
+    met 8 out
+    (ulimit -v 200000; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) && bad "ulimit -v 200000: code 0"
+    expect err 'no memory for 3 fused buffers .*ulimit -v \(RLIMIT_AS\) is 204800000 bytes.*--fusion-bytes 1M \(DP_FUSION_BYTES\)'
+    (ulimit -v 200000; timeout -k 5 60 "$dprun" -np 2 --fusion-bytes 1M "$member" >out 2>err) || bad "as the text says: code $?"
+    met 2 out
+    (ulimit -v 120000; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) && bad "ulimit -v 120000: code 0"
+    expect err 'RLIMIT_AS'
+    for kib in 10 1000; do
+        (ulimit -f $kib; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) && bad "ulimit -f $kib: code 0"
+        expect err 'exited with code'
+        expect err 'ulimit -f'
+    done
+    (ulimit -f 20000; timeout -k 5 60 "$dprun" -np 2 --fusion-bytes 1M "$member" >out 2>err) || bad "ulimit -f: code $?"
+    met 2 out
+    (ulimit -f 8; timeout -k 5 60 "$dprun" -np 1 head -c 100000 /dev/zero >out 2>err); code=$?
+    [ $code = 125 ] || bad "output past ulimit -f: code $code"
+    expect err 'File too large'
+    if [ "$(id -u)" = 0 ] && setpriv --reuid 54321 --clear-groups test -x "$dprun"; then # root has no limit
+        chmod 777 "$work/run"
+        TMPDIR=$work/run XDG_RUNTIME_DIR= timeout -k 5 60 setpriv --reuid 54321 --clear-groups \
+            bash -c "ulimit -u 6; exec $dprun -np 4 $member" >out 2>err && bad "ulimit -u 6: code 0"
+        expect err 'ulimit -u, RLIMIT_NPROC'
+    fi
+    (ulimit -l 0; ulimit -d 100000; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) || bad "ulimit -l, -d: code $?"
+    met 2 out ;;
 old_runs) # the newest three failures stay, what is in use or was asked for stays, too
     for ((i = 0; i < 6; i++)); do
         "$dprun" -np 2 --inject kill:1@1 "$victim" 3 "$work" >out 2>err

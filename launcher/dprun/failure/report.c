@@ -17,6 +17,7 @@
 #include "launcher/dprun/job.h"
 #include "launcher/dprun/output/output.h"
 #include "launcher/dprun/failure/recorder.h"
+#include "runtime/base/limits.h"
 
 #define OUTPUT_LINES 8
 #define TEXT_MAX 256
@@ -39,7 +40,8 @@ void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room)
     if (rank->lost != NULL) {
         snprintf(text, room, "was lost with node %s", rank->node);
     } else if (rank->start_error != 0) {
-        snprintf(text, room, "could not be started: %s%s", strerror(rank->start_error),
+        snprintf(text, room, "could not be started: %s%s",
+                 dp_limits_describe_start(rank->start_error),
                  rank->start_error == ENOEXEC ? " (a script without #! line?)" : "");
     } else if (WIFSIGNALED(rank->status)) {
         dp_signal_name(WTERMSIG(rank->status), name, sizeof(name));

@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
 #define FULL_BYTES ((size_t)1 << 20)
@@ -112,7 +113,8 @@ static dp_status_t start_pump(dp_sink_t *sink, dp_error_t *error)
     }
     atomic_store(&sink->pump->users, 1);
     close(fds[0]);
-    return dp_error_set(error, DP_ERR_SYSTEM, "a thread for the output: %s", strerror(failed));
+    return dp_error_set(error, DP_ERR_SYSTEM, "a thread for the output: %s",
+                        dp_limits_describe_start(failed));
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
