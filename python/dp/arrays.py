@@ -85,7 +85,15 @@ def _address_of_readonly(value: Any, view: memoryview) -> int:
                               "bytes or a NumPy array")
 
 
-def _from_dlpack(value: Any) -> Array:
+# Their arrays never change, and the compiler may let several share memory; DLPack does not say so.
+_IMMUTABLE = ("jax", "jaxlib", "tensorflow")
+
+
+def _from_dlpack(value: Any, writes: bool) -> Array:
+    library = type(value).__module__.partition(".")[0]
+    if writes and library in _IMMUTABLE:
+        raise errors.InvalidError(f"the result would go into an array of {library}, which never changes: give a "
+                                  "writable one as out=, or reduce a copy, numpy.array(x)")
     capsule = value.__dlpack__()
     tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     dtype = _BY_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
@@ -139,12 +147,12 @@ def view(value: Any, writes: bool = False) -> Array:
     if hasattr(value, "data_ptr"):
         return _from_tensor(value)
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
-        return _from_dlpack(value)
+        return _from_dlpack(value, writes)
     try:
         return _from_buffer(value, writes)
     except TypeError:
         if hasattr(value, "__dlpack__"):
-            return _from_dlpack(value)
+            return _from_dlpack(value, writes)
         raise errors.InvalidError(f"{type(value).__name__} has neither the buffer protocol nor "
                                   "DLPack") from None
 

@@ -102,6 +102,19 @@ class Collectives(unittest.TestCase):
         with self.assertRaisesRegex(dp.InvalidError, "no type of libdp"):
             world.allreduce(Exchanged(np.zeros(3, np.complex64)))
 
+    def test_arrays_of_jax_are_read_and_never_written(self):
+        class Immutable(Exchanged):
+            __module__ = "jaxlib._jax"
+
+        values, out = np.full(3, world.rank, np.float32), np.zeros(3, np.float32)
+        with self.assertRaisesRegex(dp.InvalidError, "array of jaxlib, which never changes"):
+            world.allreduce(Immutable(values))
+        with self.assertRaisesRegex(dp.InvalidError, "array of jaxlib, which never changes"):
+            world.broadcast(Immutable(values), root=0)
+        world.allreduce(Immutable(values), out).wait()
+        np.testing.assert_array_equal(out, np.full(3, self.sum_of_ranks(), np.float32))
+        np.testing.assert_array_equal(values, np.full(3, world.rank, np.float32))
+
     def test_bf16_by_dlpack(self):
         one, two, three = 0x3f80, 0x4000, 0x4040
         values = np.full(5, one, np.uint16)

@@ -1,5 +1,5 @@
-"""Programs as users start them: a script of Horovod's by `python -m dp.horovod`, and training under `dprun --timeline`
-with the marks of dp.torch.timeline. Starts its own ranks; skips where there is no PyTorch.
+"""Programs as users start them: a script of Horovod's by `python -m dp.horovod`, one of torch.distributed by
+`python -m dp.torch`, and training under `dprun --timeline` with the marks of dp.torch.timeline. Starts its own ranks; skips where there is no PyTorch.
 """
 import collections
 import json
@@ -33,6 +33,41 @@ for kind in (ElasticSampler, ModelStateHandler, TorchState):
     except NotImplementedError as error:
         refused += "elastic training is not part of libdp" in str(error)
 sys.stdout.write(f"{neighbour.NAME} {sys.argv[1:]} {total:.0f} {refused}\\n")
+"""
+# What libdp lacks of Horovod: each line names the way to go on.
+ABSENT = """
+import sys
+import horovod
+for act in (lambda: __import__("horovod.tensorflow"), lambda: __import__("horovod.spark.torch"),
+            lambda: horovod.run(print, np=2), lambda: __import__("horovod.runner.launch")):
+    try:
+        act()
+    except (ImportError, NotImplementedError) as error:
+        sys.stdout.write(f"told {error}\\n")
+"""
+ELASTIC = """
+import sys
+import horovod.torch as hvd
+sys.stdout.write("began\\n")
+if %s:
+    @hvd.elastic.run
+    def train(state):
+        pass
+sys.stdout.write("ended\\n")
+"""
+# Of torch.distributed; arguments: what init_process_group() is called with.
+UNCHANGED = """
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group(*sys.argv[1:])
+total = torch.ones(1)
+dist.all_reduce(total)
+group = dist.new_group([1, 0])
+dist.all_reduce(total, group=group)
+kind = type(dist.group.WORLD._get_backend(torch.device("cpu"))).__module__
+sys.stdout.write(f"{dist.get_backend()} {total.item():.0f} {kind.startswith('dp.') or kind == 'torch._C._distributed_c10d'}\\n")
+dist.destroy_process_group()
 """
 TRAINING = """
 import torch
@@ -87,6 +122,45 @@ class Programs(unittest.TestCase):
         self.write("neighbour.py", "NAME = 'of the current folder'\n")
         out = run(self.folder, sys.executable, "-m", "dp.horovod", script, "--epochs", "2")
         self.assertEqual(out.splitlines().count(f"found ['--epochs', '2'] {RANKS} 3"), RANKS, out)
+
+    def alone(self, *command):
+        """Exit code and output of a program without ranks."""
+        done = subprocess.run([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=LIMIT, cwd=self.folder, env={**os.environ, **ENVIRONMENT})
+        return done.returncode, done.stdout
+
+    def test_parts_of_horovod_that_are_absent_name_the_way_to_go_on(self):
+        self.write("absent.py", ABSENT)
+        for how in (("absent.py",), ("-m", "absent")):
+            code, out = self.alone("dp.horovod", *how)
+            self.assertEqual((code, out.count("told ")), (0, 4), out)
+            self.assertEqual(out.count("Horovod's API for PyTorch (horovod.torch), and none for"), 2, out)
+            self.assertEqual(out.count("dprun -np N python3 -m dp.horovod train.py"), 2, out)
+        self.assertEqual(self.alone("dp.horovod", "-m")[0], 2)
+        code, out = self.alone("dp.horovod", "none.py")
+        self.assertEqual((code, out.count("Traceback")), (1, 0), out)
+        self.assertIn("none.py", out)
+
+    def test_an_elastic_program_is_refused_before_it_begins(self):
+        self.write("elastic.py", ELASTIC % "__name__ == '__main__'")
+        code, out = self.alone("dp.horovod", "elastic.py")
+        self.assertEqual((code, "began" in out), (1, False), out)
+        self.assertIn("elastic training is not part of libdp", out)
+        self.write("chosen.py", ELASTIC % "len(sys.argv) > 1")  # elastic by an option, which is not given
+        code, out = self.alone("dp.horovod", "chosen.py")
+        self.assertEqual((code, "ended" in out), (0, True), out)
+
+    @unittest.skipUnless(has_backend() and VERSION >= (2, 14), "this PyTorch takes no backend under gloo's name")
+    def test_a_program_of_torch_distributed_gets_dp_under_any_name(self):
+        self.write("unchanged.py", UNCHANGED)
+        for arguments, asked, name in ((["unchanged.py"], [], "undefined"), (["-m", "unchanged"], [], "undefined"),
+                                       (["--as", "gloo,nccl", "unchanged.py"], ["gloo"], "gloo"),
+                                       (["--as=gloo,nccl", "unchanged.py"], ["cpu:gloo,cuda:nccl"], "cpu:gloo,cuda:nccl")):
+            out = run(self.folder, sys.executable, "-m", "dp.torch", *arguments, *asked)
+            self.assertEqual(out.splitlines().count(f"{name} 4 True"), RANKS, out)
+        for wrong in (["--as", "foo", "unchanged.py"], ["--as"], ["-m"], [], ["--other", "unchanged.py"]):
+            code, out = self.alone("dp.torch", *wrong)
+            self.assertEqual((code, out.count("Traceback")), (2, 0), out)
 
     def recorded(self, parts, hook=""):
         """What each rank recorded of the training: how often each (category, name) came, by rank."""

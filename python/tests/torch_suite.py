@@ -76,14 +76,9 @@ def prepare(options: argparse.Namespace, folder: str):
     os.environ.setdefault("MASTER_PORT", "29500")
     os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so.0"))
     sys.path.insert(0, os.path.join(TOP, "python"))
-    import torch.distributed as dist
     from torch.testing._internal import common_distributed as common
     if not options.peer:
-        backend = importlib.import_module("dp.torch.backend")
-        if options.as_gloo:
-            dist.Backend.register_backend("gloo", backend._create, extended_api=True, devices=["cpu"])
-            importlib.import_module("dp.torch.backend_python").DpBackend.title = "gloo"
-            importlib.import_module("dp.torch.backend_native").World.title = "gloo"
+        importlib.import_module("dp.torch.__main__").install(["gloo"] if options.as_gloo else [])
     for feature in ("ddp", "plugin", "subgroup"):
         common.DistTestCases.backend_feature[feature].add("dp")
     if options.form == "python":  # whose Work cannot say whose message came

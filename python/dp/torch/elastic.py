@@ -6,18 +6,18 @@ from typing import Any
 
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
-_SENTENCE = ("elastic training is not part of libdp: a job ends when a rank is lost; start it again "
+SENTENCE = ("elastic training is not part of libdp: a job ends when a rank is lost; start it again "
              "from its last checkpoint with the ranks that are left")
 
 
 def run(func: Any) -> Any:
     """Refused."""
-    raise NotImplementedError(_SENTENCE)
+    raise NotImplementedError(SENTENCE)
 
 
 class _Refused:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(_SENTENCE)
+        raise NotImplementedError(SENTENCE)
 
 
 class State(_Refused):
