@@ -7,6 +7,7 @@
 #include "launcher/dprun/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -72,6 +73,32 @@ int dp_program_find(const char *name, const char *path_list, char *found, size_t
         dp_error_set(error, DP_ERR_INVALID, "program %s: not found in PATH", name);
     }
     return DP_EXIT_NOT_FOUND;
+}
+
+/* Finds the program as a rank in the folder of --wdir finds it. */
+static int find_program(dp_job_t *job, const char *path_list, dp_error_t *error)
+{
+    const char *directory = job->command->directory;
+    const char *name = job->command->argv[0];
+    int here, code;
+
+    if (directory == NULL) {
+        return dp_program_find(name, path_list, job->program, sizeof(job->program), error);
+    }
+    here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (here < 0 || chdir(directory) != 0) {
+        dp_error_set(error, DP_ERR_CONFIG, "node %s: the working folder %s (--wdir): %s", job->host,
+                     directory, strerror(errno));
+        if (here >= 0) close(here);
+        return 1;
+    }
+    code = dp_program_find(name, path_list, job->program, sizeof(job->program), error);
+    if (getcwd(job->directory, sizeof(job->directory)) == NULL || fchdir(here) != 0) {
+        dp_error_set(error, DP_ERR_SYSTEM, "the working folder: %s", strerror(errno));
+        code = 1;
+    }
+    close(here);
+    return code;
 }
 
 static int remember_own_variable(dp_job_t *job, const char *name)
@@ -228,16 +255,16 @@ dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_co
     memset(job, 0, sizeof(*job));
     job->command = command;
     job->size = command->size;
-    *exit_code = dp_program_find(command->argv[0], path == NULL ? "/usr/bin:/bin" : path,
-                                 job->program, sizeof(job->program), error);
-    if (*exit_code != 0) return DP_ERR_INVALID;
-    *exit_code = 1;
     if (gethostname(job->host, sizeof(job->host) - 1) != 0) {
         snprintf(job->host, sizeof(job->host), "localhost");
     }
+    *exit_code = find_program(job, path == NULL ? "/usr/bin:/bin" : path, error);
+    if (*exit_code != 0) return DP_ERR_INVALID;
+    *exit_code = 1;
     dp_cores_init(&job->cores);
     job->threads = dp_cores_share(&job->cores, job->size);
     if (dp_env_init(&job->env, environ) != 0 || give_variables(job) != 0 ||
+        (job->directory[0] != '\0' && set_own_variable(job, "PWD", job->directory) != 0) ||
         dp_job_set_rank(job, 0) != 0) {
         dp_job_fini(job);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
@@ -343,6 +370,7 @@ void dp_job_print(dp_job_t *job, FILE *out)
     if (job->cores.quota > 0) fprintf(out, " (CPU quota %.4g)", job->cores.quota);
     fprintf(out, ", %d thread%s per rank%s\n", job->threads, job->threads == 1 ? "" : "s",
             job->size > job->cores.allowed ? "; more ranks than cores" : "");
+    if (job->directory[0] != '\0') fprintf(out, "folder   %s\n", job->directory);
     fprintf(out, "program  %s\n", job->program);
     fprintf(out, "command ");
     for (char **word = command->argv; *word != NULL; word++) {

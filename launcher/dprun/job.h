@@ -28,7 +28,8 @@
 typedef struct dp_job {
     const dp_command_t *command; /* borrowed */
     int size;
-    char program[PATH_MAX]; /* as execve() takes it */
+    char program[PATH_MAX];   /* as execve() takes it, in the ranks' folder */
+    char directory[PATH_MAX]; /* where its ranks start, absolute; "": where dprun is */
     char host[256];
     dp_cores_t cores;
     int threads;  /* cores each rank may count on */

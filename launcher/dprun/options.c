@@ -72,7 +72,7 @@ static const dp_flag_t flags[] = {
     {FLAG_STDIN, "--stdin", NULL, "RANK|none",
      "Who reads dprun's standard input; the others read nothing. Default: 0.", START},
     {FLAG_DIRECTORY, "--wdir", NULL, "DIR",
-     "Where the ranks start, on every machine. Default: this folder.", START},
+     "Where the ranks start, here and on every other machine. Default: this folder.", START},
     {FLAG_HOSTS, "--hosts", "-H", "NAME:SLOTS,...",
      "Starts them on these machines, through ssh. Without -np a rank for each slot.", MACHINES},
     {FLAG_HOSTS, "--host", NULL, "NAME:SLOTS,...", NULL, MACHINES},
@@ -247,6 +247,7 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
     if (strcmp(flag->group, MACHINES) == 0) return apply_machine_flag(command, flag, value, error);
     switch ((enum flag_id)flag->id) {
     case FLAG_DIRECTORY:
+        if (value[0] == '\0' || strlen(value) > DP_DIRECTORY_MAX) break;
         command->directory = value;
         return DP_OK;
     case FLAG_NP:
@@ -444,9 +445,36 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
     return status;
 }
 
+/* A flag that could have no effect is refused. */
+static dp_status_t check_together(const dp_command_t *command, dp_error_t *error)
+{
+    if (command->meet != NULL && command->node == NULL) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "--meet %s: it goes with --node R/N, for a dprun on each machine",
+                            command->meet);
+    }
+    if (command->port != 0 && command->node != NULL) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "--port %d: with --node the port is that of --meet HOST:PORT",
+                            command->port);
+    }
+    if (command->port != 0 && !dp_nodes_are_asked(command)) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "--port %d: on one machine dprun listens on no port; it goes with -H, "
+                            "--hostfile or a Slurm allocation",
+                            command->port);
+    }
+    return DP_OK;
+}
+
 static dp_status_t check_whole(const dp_command_t *command, dp_error_t *error)
 {
-    if (command->action != DP_ACTION_RUN && command->action != DP_ACTION_DRY_RUN) return DP_OK;
+    if (command->action == DP_ACTION_HELP || command->action == DP_ACTION_VERSION ||
+        command->action == DP_ACTION_AGENT) {
+        return DP_OK;
+    }
+    if (check_together(command, error) != DP_OK) return error->status;
+    if (command->action == DP_ACTION_CHECK) return DP_OK;
     if (command->size == 0 && !dp_nodes_are_asked(command)) {
         return dp_error_set(error, DP_ERR_CONFIG, "-np N is missing: how many ranks?");
     }

@@ -11,6 +11,7 @@
 #include "runtime/base/config.h"
 
 #define DP_RANKS_MAX 1024
+#define DP_DIRECTORY_MAX 1023 /* bytes of --wdir */
 
 typedef enum dp_command_action {
     DP_ACTION_RUN,

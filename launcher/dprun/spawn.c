@@ -59,7 +59,8 @@ static void exec_rank(const dp_spawner_t *spawner, pid_t parent, int rank, int o
         dp_cores_of_rank(&job->cores, rank, job->size, &set);
         if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof(set), &set);
     }
-    if (move_descriptor(in >= 0 ? in : spawner->null_fd, 0) >= 0 && move_descriptor(out, 1) >= 0 &&
+    if ((job->directory[0] == '\0' || chdir(job->directory) == 0) &&
+        move_descriptor(in >= 0 ? in : spawner->null_fd, 0) >= 0 && move_descriptor(out, 1) >= 0 &&
         move_descriptor(err, 2) >= 0 && move_ticket(spawner) >= 0) {
         setrlimit(RLIMIT_NOFILE, &spawner->open_files);
         restore_signals(spawner);

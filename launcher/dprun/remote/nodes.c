@@ -124,16 +124,28 @@ int dp_nodes_are_asked(const dp_command_t *command)
 
 static dp_status_t find_paths(dp_nodes_t *nodes, const dp_command_t *command, dp_error_t *error)
 {
+    size_t used;
     const ssize_t bytes = readlink("/proc/self/exe", nodes->program, sizeof(nodes->program) - 1);
 
     if (bytes <= 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "/proc/self/exe: %s", strerror(errno));
     }
     nodes->program[bytes] = '\0';
-    if (command->directory != NULL) {
+    if (command->directory != NULL && command->directory[0] == '/') {
         snprintf(nodes->directory, sizeof(nodes->directory), "%s", command->directory);
-    } else if (getcwd(nodes->directory, sizeof(nodes->directory)) == NULL) {
+        return DP_OK;
+    }
+    if (getcwd(nodes->directory, sizeof(nodes->directory)) == NULL) {
         return dp_error_set(error, DP_ERR_SYSTEM, "the working folder: %s", strerror(errno));
+    }
+    used = strlen(nodes->directory);
+    if (command->directory != NULL) { /* as on one machine: below this folder, not a login's */
+        snprintf(nodes->directory + used, sizeof(nodes->directory) - used, "/%s",
+                 command->directory);
+    }
+    if (strlen(nodes->directory) > DP_DIRECTORY_MAX) {
+        return dp_error_set(error, DP_ERR_CONFIG, "the working folder has more than %d bytes: %s",
+                            DP_DIRECTORY_MAX, nodes->directory);
     }
     return DP_OK;
 }

@@ -44,7 +44,11 @@ static const char *const foreign_variables[] = {"SLURM_PROCID",  "SLURM_LOCALID"
 
 static dp_status_t enter_directory(const dp_remote_start_t *start, dp_error_t *error)
 {
-    if (start->directory[0] == '\0' || chdir(start->directory) == 0) return DP_OK;
+    if (start->directory[0] == '\0') return DP_OK;
+    if (chdir(start->directory) == 0) {
+        setenv("PWD", start->directory, 1); /* or it names the folder of the login */
+        return DP_OK;
+    }
     return dp_error_set(error, DP_ERR_CONFIG,
                         "the working folder %s: %s (--wdir names one that every node has)",
                         start->directory, strerror(errno));

@@ -153,6 +153,10 @@ static void options_wrong_ones_are_named(void **state)
         {{"-np", "2", "--env", "=x", "p"}, "--env =x"},
         {{"-np", "2", "--env", "DP_TEST_UNSET", "p"}, "DP_TEST_UNSET: not set here"},
         {{"-np", "2", "--wire", "fp8", "p"}, "fp8"},
+        {{"-np", "2", "--meet=a:1", "p"}, "--meet a:1: it goes with --node"},
+        {{"-np", "2", "--port=99", "p"}, "--port 99: on one machine"},
+        {{"--node=0/2", "--port=99", "p"}, "--port 99: with --node"},
+        {{"-np", "2", "--wdir=", "p"}, "--wdir : must be DIR"},
         {{"-np", "2", "--config=/nonexistent/file", "p"}, "/nonexistent/file"},
     };
 
