@@ -205,6 +205,19 @@ if [ $install = 1 ] && [ $quick = 0 ] && { [ $all = 1 ] || [ "${CI:-}" = true ];
     torch=$!
 fi
 
+# Other people's frameworks, on top of that PyTorch, for tests that run them over libdp.
+clients='accelerate transformers lightning ray[train] pandas'
+start_clients() { # once build-torch is there
+    [ $all = 1 ] && [ $install = 1 ] && [ -x build-torch/bin/python ] && [ -z "${CLIENTS_PYTHON:-}" ] &&
+        [ ! -x build-clients/bin/python ] || return 0
+    # shellcheck disable=SC2086 # a list of words
+    { python3 -m venv build-clients &&
+        (cd build-torch/lib/python3*/site-packages && pwd) >"$(echo build-clients/lib/python3*/site-packages)/torch.pth" &&
+        timeout -k 5 900 build-clients/bin/pip install -q $clients &&
+        DS_BUILD_OPS=0 timeout -k 5 300 build-clients/bin/pip install -q --no-build-isolation deepspeed ||
+        { echo "no frameworks to be had: the test python_clients will skip"; rm -rf build-clients; }; } 2>&1 | tail -n 2
+}
+
 stage "build: dev (warnings are errors, assertions on)"
 # Code for a device, which only --quick leaves out, is no part of its tests.
 targets= without=OFF
@@ -222,6 +235,7 @@ if [ -n "$torch" ]; then
     [ -x build-torch/bin/python ] ||
         echo "no PyTorch to be had: the backend's tests will skip (TORCH_PYTHON names an interpreter that has one)"
 fi
+start_clients
 left_out=(-LE repeat)
 [ $quick = 0 ] || left_out=(-LE 'repeat|long|gpu')
 [ $all = 0 ] || left_out=()
@@ -282,8 +296,28 @@ if [ $quick = 0 ]; then
     fi
 fi
 
+# One line: the tests that this run left out, why, and how to run them.
+what_was_left_out() {
+    local labels='' skipped name python='' others='' text=
+    [ $all = 1 ] || labels='repeat'
+    [ $quick = 0 ] || labels='repeat|long|gpu'
+    [ -z "$labels" ] || text="$(ctest --test-dir build-dev -N -L "$labels" | sed -n 's/^Total Tests: //p') tests of the labels $labels (./test.sh --all runs all)"
+    skipped=$(sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .*\*\*\*Skipped.*/\1/p' build-dev/everything.log | sort)
+    for name in $skipped; do
+        case $name in
+        python_*) python="$python ${name#python_}" ;;
+        *) others="$others $name" ;;
+        esac
+    done
+    [ -z "$python" ] || text="$text${text:+; }of Python, which want PyTorch 2.14 or later (TORCH_PYTHON=ENVIRONMENT/bin/python ./test.sh, or CI=true ./test.sh, which fetches it):$python"
+    [ -z "$others" ] || text="$text${text:+; }for want of what they name (ctest --test-dir build-dev -V -R NAME says it):$others"
+    echo "left out: ${text:-nothing}"
+}
+
 stage "test: everything, as ctest told it"
-cat build-dev/everything.log
+sed '/tests passed, .* failed/,$d' build-dev/everything.log
+what_was_left_out
+sed -n '/tests passed, .* failed/,$p' build-dev/everything.log
 rm -f build-dev/everything.log
 for what in ${failed[@]+"${failed[@]}"}; do
     echo "FAILED before ctest: $what"

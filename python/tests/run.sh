@@ -2,6 +2,7 @@
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
 #   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | programs | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD clients                            frameworks beside gloo, those of $CLIENTS_PYTHON or build-clients/
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD native                             turns, programs, backend, backend_life in the form of C++, compiled first
@@ -36,6 +37,9 @@ assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)
 torch:* | optimizer:* | turns:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
 backend:* | backend_life:* | suite:* | examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
 native:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+clients:*)
+    for python in ${CLIENTS_PYTHON:+"$CLIENTS_PYTHON"} "$top/build-clients/bin/python"; do [ ! -x "$python" ] || break; done
+    "$python" -c "$(of_torch 2,14)" >/dev/null 2>&1 || { echo "run.sh: clients: no Python here has the frameworks (CLIENTS_PYTHON)"; exit 77; } ;;
 contract:*) choose "" "anything" ;;
 types:*) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install mypy)" ;;
 *) choose "import numpy" "NumPy (Debian: python3-numpy)" ;;
@@ -52,7 +56,7 @@ collectives | torch | optimizer)
     fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | turns | backend | backend_life | examples | programs) exec "$python" "$here/test_$what.py" ;;
+contract | life | turns | backend | backend_life | examples | programs | clients) exec "$python" "$here/test_$what.py" ;;
 front)
     logs=$(mktemp -d) && LIBDP_TORCH=python PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
         --seconds 850 --results "$logs"

@@ -1,0 +1,99 @@
+"""Frameworks over "dp" as their users start them, beside gloo: each program of clients/ prints equal results.
+
+    python/tests/run.sh BUILD clients          under an interpreter (CLIENTS_PYTHON) that has the packages
+
+A framework that is not installed is skipped by name. Exits with 77 where there is none of them.
+"""
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from torch_ranks import ENVIRONMENT, PACKAGE
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DPRUN = os.environ.get("DPRUN", os.path.join(os.path.dirname(PACKAGE), "build-dev", "dprun"))
+LIMIT = 300
+RANKS = 2
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+UNDER_DPRUN = [DPRUN, "-np", str(RANKS), "--no-prefix", sys.executable]
+# package: program, what starts it, how it gets "dp" and gloo, how many ranks print the result.
+CLIENTS = {
+    "accelerate": ("accelerate_loop.py", TORCHRUN, (["-m", "dp.torch", "--as", "gloo"], []), ([], []), RANKS),
+    "transformers": ("trainer.py", TORCHRUN, (["-m", "dp.torch", "--as", "gloo"], []), ([], []), RANKS),
+    "lightning": ("lightning_ddp.py", UNDER_DPRUN, ([], []), (["dp"], ["gloo"]), RANKS),
+    "deepspeed": ("deepspeed_zero.py", TORCHRUN, ([], []), (["dp"], ["gloo"]), 3 * RANKS),
+    "torch": ("pipeline.py", TORCHRUN, ([], []), (["dp"], ["gloo"]), 5 * RANKS),
+    "ray": ("ray_train.py", [sys.executable], ([], []), (["dp"], ["gloo"]), 1),
+}
+
+
+def is_there(package):
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class Clients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """What the installed wheel tells of itself, by which torch finds the backend's name."""
+        folder = tempfile.TemporaryDirectory(prefix="dp-clients-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.site = folder.name
+        info = os.path.join(cls.site, "libdp-0.dist-info")
+        os.mkdir(info)
+        for name, text in (("METADATA", "Metadata-Version: 2.1\nName: libdp\nVersion: 0\n"),
+                           ("entry_points.txt", "[torch.distributed.backends]\ndp = dp.torch.backend:register\n")):
+            with open(os.path.join(info, name), "w", encoding="ascii") as file:
+                file.write(text)
+
+    def run_to_its_end(self, command):
+        """What it and its ranks print."""
+        environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{PACKAGE}:{self.site}", "ACCELERATE_USE_CPU": "true",
+                       "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+                                   start_new_session=True)
+        try:
+            out, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, _ = process.communicate()
+            self.fail(f"did not end in {LIMIT} s\n{out[-4000:]}")
+        self.assertEqual(process.returncode, 0, out[-4000:])
+        return out
+
+    def run_one(self, package, which):
+        program, start, before, behind, lines = CLIENTS[package]
+        out = self.run_to_its_end([*start, *before[which], os.path.join(HERE, "clients", program), *behind[which]])
+        found = [line[line.index("RESULT"):] for line in out.splitlines() if "RESULT" in line]
+        self.assertEqual(len(found), lines, out[-4000:])
+        carried = {line[line.index("CARRIED"):] for line in out.splitlines() if "CARRIED" in line}
+        self.assertEqual(carried, {"CARRIED other" if which else "CARRIED dp"}, out[-4000:])
+        return sorted(found)
+
+    @unittest.skipUnless(is_there("accelerate"), "accelerate is not installed")
+    def test_accelerate_s_own_scripts_pass(self):
+        for name in ("test_script", "test_ops", "test_sync"):
+            self.run_to_its_end([*TORCHRUN, "-m", "dp.torch", "--as", "gloo", "-m", f"accelerate.test_utils.scripts.{name}"])
+
+
+def add(package):
+    @unittest.skipUnless(is_there(package), f"{package} is not installed")
+    def test(self):
+        self.assertEqual(self.run_one(package, 0), self.run_one(package, 1))
+    setattr(Clients, f"test_{package}_gets_the_results_of_gloo", test)
+
+
+for name in CLIENTS:
+    add(name)
+
+if __name__ == "__main__":
+    if not any(map(is_there, CLIENTS)):
+        print(f"none of {', '.join(CLIENTS)} is installed")
+        sys.exit(77)
+    unittest.main(verbosity=2)
