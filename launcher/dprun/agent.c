@@ -140,6 +140,7 @@ static void start_ranks(agent_t *agent)
     }
     /* Nobody but the reading rank may hold its standard input: a writer must see it go. */
     if (start->stdin_fd > 0) close(start->stdin_fd);
+    dp_job_forget_secret(agent->job); /* the ranks have it */
     dup2(spawner.null_fd, STDIN_FILENO);
     dup2(spawner.null_fd, STDOUT_FILENO);
     close(spawner.null_fd);

@@ -8,6 +8,7 @@
 #include "launcher/dprun/channel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -37,6 +38,7 @@ dp_status_t dp_channel_open(int fds[2], dp_error_t *error)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "socketpair: %s", strerror(errno));
     }
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
     return DP_OK;
 }
 
@@ -79,14 +81,10 @@ int dp_channel_send(int fd, const dp_message_t *message)
     }
     attach_fds(&header, &control, message->fds, count);
     for (;;) {
-        struct pollfd room = {fd, POLLOUT, 0};
-
         if (sendmsg(fd, &header, MSG_NOSIGNAL) >= 0) return 0;
         if (errno == ETOOMANYREFS) {
             /* The kernel limits descriptors in flight per user; dprun receives them soon. */
             poll(NULL, 0, 1);
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            poll(&room, 1, -1);
         } else if (errno != EINTR) {
             return -1;
         }

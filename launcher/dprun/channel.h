@@ -41,9 +41,11 @@ typedef struct dp_message {
 
 void dp_message_init(dp_message_t *message, dp_message_type_t type, int rank);
 
+/* fds[0] is for the side with an event loop: non-blocking. fds[1], the agent's, waits. */
 dp_status_t dp_channel_open(int fds[2], dp_error_t *error);
 
-/* Waits for room. 0, or -1 when the other side is gone. Descriptors stay the caller's. */
+/* Waits for room, unless the descriptor is non-blocking. 0, or -1: the other side is gone, or has
+ * not read some hundred messages and this one is lost. Descriptors stay the caller's. */
 int dp_channel_send(int fd, const dp_message_t *message);
 
 /* 1: a message; 0: none now (the descriptor may be non-blocking); -1: the other side is gone or

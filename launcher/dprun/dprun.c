@@ -119,10 +119,12 @@ static dp_status_t open_parts(dp_job_t *job, dp_supervisor_start_t *start, dp_ag
     int channel[2];
     dp_status_t status;
 
-    status = dp_rendezvous_listen(&job->ticket, &start->listener, error);
-    if (status != DP_OK) return status;
-    if (start->nodes == NULL) {
-        status = dp_channel_open(channel, error);
+    if (start->nodes != NULL) {
+        dp_rendezvous_make_ticket(&job->ticket); /* its connections come through the stations */
+        status = DP_OK;
+    } else {
+        status = dp_rendezvous_listen(&job->ticket, &start->listener, error);
+        if (status == DP_OK) status = dp_channel_open(channel, error);
         if (status != DP_OK) return status;
         start->channel = channel[0];
         agent->channel = channel[1];
@@ -172,7 +174,7 @@ static dp_status_t start_agent(dp_supervisor_start_t *start, dp_agent_start_t *a
     return dp_error_set(error, DP_ERR_SYSTEM, "starting the agent: %s", strerror(errno));
 }
 
-static dp_status_t start_job(dp_job_t *job, const dp_nodes_t *nodes, uint64_t start_ns,
+static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns,
                              dp_supervisor_t *supervisor, dp_error_t *error)
 {
     surroundings_t around;
@@ -226,6 +228,8 @@ static dp_status_t start_job(dp_job_t *job, const dp_nodes_t *nodes, uint64_t st
         close_fd(null_fd);
     }
     status = dp_supervisor_init(supervisor, &start, error);
+    dp_job_forget_secret(job); /* rendezvous and fleet have copies until all have come */
+    if (nodes != NULL) explicit_bzero(&nodes->secret, sizeof(nodes->secret));
     if (status == DP_OK) return DP_OK;
     dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
     if (start.agent_pid > 0) waitpid(start.agent_pid, NULL, 0);
@@ -379,7 +383,7 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *ti
     dp_supervisor_flush(supervisor);
 }
 
-static int run_job(dp_job_t *job, const dp_nodes_t *nodes, const dp_timeline_request_t *timeline,
+static int run_job(dp_job_t *job, dp_nodes_t *nodes, const dp_timeline_request_t *timeline,
                    uint64_t start_ns)
 {
     dp_supervisor_t supervisor;
@@ -395,7 +399,7 @@ static int run_job(dp_job_t *job, const dp_nodes_t *nodes, const dp_timeline_req
     return code;
 }
 
-static int prepare_and_run(const dp_command_t *command, const dp_nodes_t *nodes, uint64_t start_ns)
+static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint64_t start_ns)
 {
     const char *wanted = command->config.timeline;
     dp_timeline_request_t timeline;

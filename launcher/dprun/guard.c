@@ -106,6 +106,7 @@ int dp_guard_run(const dp_agent_start_t *start)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     guard.agent = fork();
     if (guard.agent == 0) _exit(dp_agent_run(start));
+    dp_job_forget_secret(start->job);
     let_go(start);
     if (guard.agent < 0) return 1; /* dprun sees the channel close */
     watch_agent(&guard, &heard);

@@ -283,6 +283,11 @@ void dp_job_init_remote(dp_job_t *job, const dp_command_t *command)
     }
 }
 
+void dp_job_forget_secret(dp_job_t *job)
+{
+    explicit_bzero(&job->ticket.secret, sizeof(job->ticket.secret));
+}
+
 void dp_job_fini(dp_job_t *job)
 {
     for (size_t i = 0; i < job->given_count; i++) {

@@ -60,6 +60,9 @@ dp_status_t dp_job_set_master(dp_job_t *job, const char *host, uint16_t port, dp
 /* Turns job->env into that of one rank. -1: out of memory. */
 int dp_job_set_rank(dp_job_t *job, int rank);
 
+/* Wipes the ticket's secret in this process: whoever needs it still has a copy. */
+void dp_job_forget_secret(dp_job_t *job);
+
 /* The descriptor of the ranks' ticket. */
 int dp_job_ticket_fd(void);
 

@@ -190,7 +190,7 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     if (supervisor->base == NULL ||
         dp_fate_init(&supervisor->fate, start->job->size, start->start_ns) != 0 ||
         make_events(supervisor) != DP_OK) {
-        close(start->listener);
+        if (start->listener >= 0) close(start->listener);
         if (start->pump_fd >= 0) close(start->pump_fd);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }

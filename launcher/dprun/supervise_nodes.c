@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "launcher/dprun/failure/report.h"
@@ -136,6 +137,22 @@ static void note_memory(void *context, const dp_memory_sight_t *before,
     supervisor->after = *after;
 }
 
+/* A rank's connection to the rendezvous, which is served by this very thread: connecting to its
+ * socket could wait for ever, so it gets one end of a pair. */
+static int open_tunnel(void *context, int node)
+{
+    dp_supervisor_t *supervisor = context;
+    dp_fleet_node_view_t view;
+    char origin[64];
+    int ends[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+    dp_fleet_node(supervisor->fleet, node, &view);
+    snprintf(origin, sizeof(origin), "a process of node %.40s", view.name);
+    dp_rendezvous_adopt(supervisor->rendezvous, ends[0], origin, node % DP_RENDEZVOUS_SOURCES);
+    return ends[1];
+}
+
 dp_status_t dp_supervisor_start_fleet(dp_supervisor_t *supervisor,
                                       const dp_supervisor_start_t *start, dp_error_t *error)
 {
@@ -146,7 +163,7 @@ dp_status_t dp_supervisor_start_fleet(dp_supervisor_t *supervisor,
                                     .signals = start->mask,
                                     .events = {on_node_message, on_node_output, on_node_lost,
                                                on_start_refused, on_nodes_gone, on_node_signalled,
-                                               note_memory, on_line, supervisor}};
+                                               note_memory, on_line, open_tunnel, supervisor}};
     dp_status_t status;
 
     supervisor->held = calloc((size_t)start->job->size * 2, sizeof(*supervisor->held));

@@ -423,7 +423,7 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
     dp_rendezvous_t *rendezvous = calloc(1, sizeof(*rendezvous));
 
     if (rendezvous == NULL) {
-        close(listener);
+        if (listener >= 0) close(listener);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     }
     rendezvous->base = base;
@@ -468,6 +468,7 @@ dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous)
 {
     dp_rendezvous_door_close(&rendezvous->door);
+    explicit_bzero(&rendezvous->secret, sizeof(rendezvous->secret));
     for (dp_rendezvous_peer_t *peer = rendezvous->peers, *next; peer != NULL; peer = next) {
         next = peer->next;
         if (peer->rank < 0 && !peer->is_dismissed) dp_rendezvous_peer_close(peer);

@@ -12,6 +12,8 @@
 
 #include "runtime/base/kv.h"
 
+#define DP_RENDEZVOUS_SOURCES 256 /* origins are counted by hash: equal ones share their fate */
+
 typedef struct dp_rendezvous dp_rendezvous_t;
 
 typedef struct dp_rendezvous_events {
@@ -25,8 +27,11 @@ typedef struct dp_rendezvous_events {
     void *context;
 } dp_rendezvous_events_t;
 
-/* Listens on a local socket and fills in ticket (address, job, a fresh secret), before there is an
- * event loop. *listener is returned: pass it on, or close it. */
+/* Fills in ticket, with a job and a fresh secret, but for its address. */
+void dp_rendezvous_make_ticket(dp_kv_ticket_t *ticket);
+
+/* Listens on a local socket and makes a ticket with its address, before there is an event loop.
+ * *listener is returned: pass it on, or close it. */
 dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error);
 
 /* Listens on a port (0: any that is free) of every address. *listener is returned: pass it on, or
@@ -39,7 +44,7 @@ dp_status_t dp_rendezvous_bind_at(const struct sockaddr *address, socklen_t byte
                                   uint16_t *bound, dp_error_t *error);
 
 /* Serves `size` ranks. listener is taken, also on an error: of dp_rendezvous_bind() or
- * dp_local_listen(). */
+ * dp_local_listen(); -1: connections come by dp_rendezvous_adopt() alone. */
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
                                  const dp_secret_t *secret, const dp_rendezvous_events_t *events,
                                  dp_rendezvous_t **out, dp_error_t *error);
@@ -50,7 +55,13 @@ void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous);
 dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener,
                                        dp_error_t *error);
 
-/* Stops listening: the port is free again. Connections of ranks stay, others are closed. */
+/* Takes a connected socket, non-blocking, as if it had been accepted; one whose door is closed is
+ * closed. `origin` says where it comes from; of those that have proven nothing, equal sources (0 to
+ * DP_RENDEZVOUS_SOURCES - 1) share their fate. */
+void dp_rendezvous_adopt(dp_rendezvous_t *rendezvous, int fd, const char *origin, int source);
+
+/* Stops listening: the port is free again. Connections of ranks stay, others are closed. No rank
+ * can prove itself any more, so the secret is wiped. */
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous);
 
 /* 1: an answer has not left for the kernel yet. */

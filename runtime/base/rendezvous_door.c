@@ -281,6 +281,15 @@ static void on_incoming(evutil_socket_t listener, short what, void *context)
     }
 }
 
+void dp_rendezvous_adopt(dp_rendezvous_t *rendezvous, int fd, const char *origin, int source)
+{
+    if (rendezvous->door.is_closed) {
+        close(fd);
+    } else {
+        start_handshake(rendezvous, fd, origin, (uint8_t)source);
+    }
+}
+
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
 /* Listens there; only_6: a socket of version 6 takes no connection of version 4. -1: errno. */
@@ -346,20 +355,26 @@ dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp
     return DP_OK;
 }
 
-dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
+void dp_rendezvous_make_ticket(dp_kv_ticket_t *ticket)
 {
-    char name[DP_LOCAL_ADDRESS_ROOM];
     uint8_t job[8];
-    dp_status_t status = dp_local_listen(name, listener, error);
 
-    if (status != DP_OK) return status;
     memset(ticket, 0, sizeof(*ticket));
-    snprintf(ticket->address, sizeof(ticket->address), "%s", name);
     dp_random(job, sizeof(job));
     for (size_t i = 0; i < sizeof(job); i++) {
         snprintf(ticket->job + 2 * i, 3, "%02x", job[i]);
     }
     dp_random(ticket->secret.bytes, sizeof(ticket->secret.bytes));
+}
+
+dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
+{
+    char name[DP_LOCAL_ADDRESS_ROOM];
+    dp_status_t status = dp_local_listen(name, listener, error);
+
+    if (status != DP_OK) return status;
+    dp_rendezvous_make_ticket(ticket);
+    snprintf(ticket->address, sizeof(ticket->address), "%s", name);
     return DP_OK;
 }
 
@@ -369,11 +384,12 @@ int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
     dp_rendezvous_door_t *door = &rendezvous->door;
     dp_rendezvous_listener_t *at = &door->listeners[door->listener_count];
 
+    door->owner = owner;
+    if (listener < 0) return 0;
     if (door->listener_count == DP_RENDEZVOUS_LISTENERS) {
         close(listener);
         return -1;
     }
-    door->owner = owner;
     door->listener_count++;
     at->fd = listener;
     at->incoming =
@@ -392,4 +408,5 @@ void dp_rendezvous_door_close(dp_rendezvous_door_t *door)
     if (door->retry != NULL) event_free(door->retry);
     door->listener_count = 0; /* the counters stay: dp_rendezvous_peer_close() and texts use them */
     door->retry = NULL;
+    door->is_closed = 1;
 }

@@ -15,7 +15,6 @@
 #include "runtime/base/rendezvous.h"
 
 #define DP_RENDEZVOUS_HOW_MAX 256
-#define DP_RENDEZVOUS_SOURCES 256 /* addresses are counted by hash: equal ones share their fate */
 
 /* A connection. */
 typedef struct dp_rendezvous_peer {
@@ -62,7 +61,8 @@ typedef struct dp_rendezvous_listener {
 typedef struct dp_rendezvous_door {
     const dp_rendezvous_door_owner_t *owner; /* borrowed */
     dp_rendezvous_listener_t listeners[DP_RENDEZVOUS_LISTENERS];
-    int listener_count;  /* 0: closed */
+    int listener_count;
+    int is_closed;
     struct event *retry; /* no descriptor was free: looks again later */
     int unproven;        /* connections */
     int unproven_of[DP_RENDEZVOUS_SOURCES];
@@ -95,8 +95,8 @@ void dp_rendezvous_refuse(dp_rendezvous_t *rendezvous, const char *origin, const
 
 /* ---- rendezvous_door.c ---------------------------------------------------------------------- */
 
-/* Accepts on listener, which is taken, from now on; more calls open more of them. 0, or -1: no
- * memory, or too many; close the door then. */
+/* Accepts on listener, which is taken, from now on; more calls open more of them. -1: none, for
+ * connections that are adopted. 0, or -1: no memory, or too many; close the door then. */
 int dp_rendezvous_door_open(dp_rendezvous_t *rendezvous, int listener,
                             const dp_rendezvous_door_owner_t *owner);
 void dp_rendezvous_door_close(dp_rendezvous_door_t *door); /* again is fine */

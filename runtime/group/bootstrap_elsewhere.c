@@ -14,13 +14,10 @@
  */
 #include "runtime/group/bootstrap_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/config_value.h"
@@ -33,9 +30,8 @@
 #include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
 #include "runtime/network/resolve.h"
+#include "runtime/network/secret_file.h"
 
-#define SECRET_FILE_MIN 32
-#define SECRET_FILE_MAX 4096
 #define RETRY_NS 20000000L       /* between two looks for rank 0 */
 #define ATTEMPT_NS 3000000000ull /* for one address to answer, of several or again and again */
 #define PMI_KEY "dp-rendezvous"
@@ -77,42 +73,6 @@ static void pause_before_retry(void)
     const struct timespec pause = {0, RETRY_NS};
 
     nanosleep(&pause, NULL);
-}
-
-/* ---- The secret ----------------------------------------------------------------------------- */
-
-static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t *error)
-{
-    uint8_t data[SECRET_FILE_MAX + 1];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat about;
-    ssize_t bytes;
-
-    if (fd < 0 || fstat(fd, &about) != 0) {
-        dp_error_set(error, DP_ERR_CONFIG, "DP_SECRET_FILE=%.200s: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return DP_ERR_CONFIG;
-    }
-    if (!S_ISREG(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 077) != 0) {
-        close(fd);
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "DP_SECRET_FILE=%.200s: mode %o of user %u, expected a file of user %u "
-                            "that nobody else can read: chmod 600",
-                            path, (unsigned)about.st_mode & 0777, (unsigned)about.st_uid,
-                            (unsigned)geteuid());
-    }
-    do {
-        bytes = read(fd, data, sizeof(data));
-    } while (bytes < 0 && errno == EINTR);
-    close(fd);
-    if (bytes < SECRET_FILE_MIN || bytes > SECRET_FILE_MAX) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "DP_SECRET_FILE=%.200s: %zd bytes, expected %d to %d", path, bytes,
-                            SECRET_FILE_MIN, SECRET_FILE_MAX);
-    }
-    dp_auth_derive(NULL, "secret file", data, (size_t)bytes, secret);
-    explicit_bzero(data, sizeof(data));
-    return DP_OK;
 }
 
 /* ---- Rank 0 serves -------------------------------------------------------------------------- */
@@ -442,7 +402,8 @@ static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
 
 static dp_status_t meet_by_address(elsewhere_t *self, const char *secret_file, dp_error_t *error)
 {
-    dp_status_t status = read_secret(secret_file, &self->beacon.secret, error);
+    dp_status_t status =
+        dp_secret_file_read(secret_file, "secret file", &self->beacon.secret, error);
     dp_bootstrap_place_t place;
     char text[DP_IP_TEXT];
 

@@ -14,7 +14,7 @@ if [ "${SECURITY_WORK:-}" = "" ]; then
     trap 'kill_all; rm -rf "$SECURITY_WORK"' EXIT
 fi
 export SECURITY_WORK XDG_RUNTIME_DIR=$SECURITY_WORK/run TMPDIR=$SECURITY_WORK
-work=$SECURITY_WORK preload=$(dirname "$member")/libsecurity_preload.so
+work=$SECURITY_WORK preload=$(dirname "$member")/libsecurity_preload.so waits=$(dirname "$member")/libsecurity_waits.so
 mkdir -p -m 700 "$XDG_RUNTIME_DIR"
 cd "$work" || exit 1
 # Whatever started this test must not be mistaken for what it starts.
@@ -173,6 +173,35 @@ only_on() {
     awk -v net="$1" '$3 != "tcp" || substr($4, 3, 6) != net { exit 1 }' seen || bad "listens elsewhere"
 }
 
+# ---- Event loops ---------------------------------------------------------------------------------
+
+# Functions that may wait on the thread of an event loop, each with the reason.
+may_wait='
+dp_look_for_ucx        --check alone: a throw-away child that loads a library, killed after a second
+join_thread            --check alone: the thread that tries the network has just said that it is done
+dp_reach_close         --check alone: the thread was told to go, and nothing that it does waits longer than 10 ms
+sleep_until_due        the coordinator backs off for microseconds from a neighbour that wakes it for nothing
+read_piece             standard input, once the loop has said that it is readable; another process may read it too, so its flags are not ours
+'
+
+# No thread with an event loop may wait: what libsecurity_waits.so noted of these threads.
+nobody_waits() { # THREAD...
+    local thread line place function callers
+    for thread in "$@"; do grep -q "^serves $thread" waits || bad "no $thread was looked at: $(grep ^serves waits | sort -u | tr '\n' ' ')"; done
+    [ "$(grep -c '^canary' waits)" = "$(grep -c '^serves' waits)" ] || bad "some threads would not be noted"
+    while read -r line; do
+        callers=
+        for place in $line; do
+            [[ $place =~ ^(dprun|libdp.so[^+]*|security_member)[+](0x[0-9a-f]+)$ ]] || continue
+            function=$(addr2line -f -e "$(find "$(dirname "$dprun")" -maxdepth 2 -name "${BASH_REMATCH[1]}" | head -1)" "${BASH_REMATCH[2]}" | head -1)
+            grep -q "^$function " <<<"$may_wait" && continue 2
+            callers+=" < $function"
+        done
+        echo "${line%% *}()$callers"
+    done < <(grep -v '^serves\|^canary' waits | sed 's/ fd -\{0,1\}[0-9]*//' | sort -u) >waiting
+    [ ! -s waiting ] || bad "calls on the thread of an event loop that may wait: $(cat waiting)"
+}
+
 case $case in
 one) on_this_machine 1 env timeout 60 "$dprun" -np 1 "$member" "$work" ;;
 alone) on_this_machine 1 timeout 60 "$member" "$work" ;;
@@ -299,5 +328,82 @@ containers) # of one machine with one network: pids and System V memory are apar
     wait_for all_are_there
     [ "$(locals_of 0)$(locals_of 1)" = 22 ] || bad "one machine is two hosts"
     nobody_listens; finish ;;
+strangers) # another user floods all local sockets while a job on two machines (agents of one, here) starts
+    [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
+    [ "$(id -u)" = 0 ] && grep -q ' 4294967295$' /proc/self/uid_map || skip "only root can be another user"
+    ip link set lo up
+    chmod 755 "$work"
+    (umask 077; head -c 32 /dev/urandom >secret)
+    for i in 1 2; do timeout -k 5 60 "$attack" strangers "$work/met" >"seen$i" 2>&1 & strangers+=($!); done
+    size=4 pids=()
+    for n in 0 1; do
+        WAITS=$work/waits LD_PRELOAD=$([ -e "$waits" ] && echo "$waits") DP_SECRET_FILE=$work/secret \
+            timeout -k 5 50 "$dprun" --node $n/2 --meet 127.0.0.1:29512 -np 2 --start-timeout 40s \
+            sh -c 'sleep 1; exec "$0" "$1"' "$member" "$work" >"out$n" 2>"err$n" &
+        pids+=($!)
+    done
+    wait_for all_are_there
+    touch met
+        for pid in "${strangers[@]}"; do wait "$pid" || bad "a socket spoke to a stranger, or let one be"; done
+    # What a rank listens at differs in name, and is there for moments: the agents' sockets must have been met.
+    [ "$(grep -c '^@dp-[0-9a-f]\{8\} [0-9]\{3,\} connections, 0 bytes' seen1)" -ge 2 ] || bad "the agents were not flooded"
+    finish
+    [ ! -e "$waits" ] || nobody_waits dprun dprun-station coordinator ;;
+keys) # once all ranks have met, no process of a job has a key in its memory that would let another one in
+    (umask 077; head -c 32 /dev/urandom >secret)
+    export DP_SECRET_FILE=$work/secret
+    port=$(free_port) || bad "no free port"
+    [ -r /proc/self/mem ] && python3 -c 'open("/proc/'$$'/mem", "rb")' 2>/dev/null || skip "no right to read the memory of processes"
+    begin='tail -c 32 /proc/self/fd/200 >"ticket.$DP_RANK"; exec "$0" "$1"'
+    forgotten() { # LEAST TICKET: processes there must be
+        local processes; processes=$(job_processes)
+        [ "$(wc -w <<<"$processes")" -ge "$1" ] || bad "processes: $processes"
+        for ((i = 0; i < 8; i++)); do # dprun, agents and stations hear a moment later that all have met
+            "$(dirname "$self")/keys.py" secret "$2" $processes >keys.found 2>&1 && return
+            sleep 0.2
+        done
+        bad "$(cat keys.found)"
+    }
+    size=2; bound "$dprun" -np 2 sh -c "$begin" "$member" "$work" >out 2>err & pids=($!)
+    wait_for all_are_there; forgotten 5 ticket.0; finish
+    size=4 pids=(); rm -f rank.* stop
+    for n in 0 1; do
+        bound "$dprun" --node $n/2 --meet 127.0.0.1:"$port" -np 2 sh -c "$begin" "$member" "$work" >out$n 2>err$n & pids+=($!)
+    done
+    wait_for all_are_there; forgotten 11 ticket.3; finish
+    size=2 pids=(); rm -f rank.* stop
+    for rank in 0 1; do
+        DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=0 DP_LOCAL_SIZE=1 DP_RENDEZVOUS=127.0.0.1:$port bound "$member" "$work" >out$rank 2>err$rank &
+        pids+=($!)
+    done
+    wait_for all_are_there; forgotten 2 -; finish ;;
+waits) # jobs of every kind, good, failed and interrupted: no event loop's thread makes a call that could wait
+    export WAITS=$work/waits
+    printf '#!/bin/sh\nshift\nexec sh -c "$*"\n' >remote; chmod +x remote # takes the place of ssh
+    (umask 077; head -c 32 /dev/urandom >secret)
+    port=$(free_port) || bad "no free port"
+    watched() { timeout -k 5 30 env LD_PRELOAD="$waits" "$@"; }
+    job() { # SIZE COMMAND...: until all ranks are there
+        size=$1; shift; rm -f rank.* stop
+        watched "$@" >>out 2>>err & pids+=($!)
+        [ "$(pgrep -c -P $$)" = 0 ] || wait_for all_are_there
+        touch stop
+    }
+    pids=(); job 2 "$dprun" -np 2 --timeline x.pftrace "$member" "$work"; wait "${pids[@]}" || bad "one machine: code $?"
+    pids=(); job 4 "$dprun" --ssh "$work/remote" -H a:2,b:2 "$member" "$work"; wait "${pids[@]}" || bad "two machines: code $?"
+    for n in 0 1; do
+        DP_SECRET_FILE=$work/secret watched "$dprun" --node $n/2 --meet 127.0.0.1:"$port" -np 2 --stdin 0 \
+            sh -c 'yes | head -n 100000; cat; exit 3' >out$n 2>err$n < <(sleep 1; yes | head -n 100000) & pids+=($!)
+    done
+    wait
+    size=2; rm -f rank.* stop; pids=()
+    for rank in 0 1; do
+        DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=0 DP_LOCAL_SIZE=1 DP_RENDEZVOUS=127.0.0.1:$port DP_SECRET_FILE=$work/secret \
+            watched "$member" "$work" >out$rank 2>err$rank & pids+=($!)
+    done
+    wait_for all_are_there; finish
+    watched "$dprun" --check --ssh "$work/remote" -H a:1,b:1 >out 2>err || bad "--check: code $?"
+    timeout 2 env LD_PRELOAD="$waits" "$dprun" -np 2 sh -c 'yes | head -n 100000; sleep 100' 2>&1 | cat >out # a pipe, and a signal
+    nobody_waits dprun dprun-station rendezvous coordinator ;;
 *) echo "no case $case"; exit 2 ;;
 esac

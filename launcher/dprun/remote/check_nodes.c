@@ -143,7 +143,7 @@ int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FIL
                               .input_fd = -1,
                               .only_looks = 1,
                               .events = {on_message, on_output, on_lost, on_end, on_end, on_end,
-                                         on_memory, on_line, &check}};
+                                         on_memory, on_line, NULL, &check}};
     dp_fleet_t *fleet = NULL;
     dp_error_t error = {DP_OK, "out of memory"};
 

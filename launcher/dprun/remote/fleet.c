@@ -13,9 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/local_socket.h"
-
-#define RENDEZVOUS_NS UINT64_C(1000000000)
 #define LOOKS_PER_BEAT 5
 #define LOOK_NS (DP_REMOTE_BEAT_NS / LOOKS_PER_BEAT) /* silence is noticed within 100 ms */
 #define CREDIT_PIECE (DP_REMOTE_CREDIT / 4)
@@ -149,16 +146,12 @@ static void serve_tunnel(dp_fleet_node_t *node, uint8_t type, dp_reader_t *field
 {
     const uint32_t number = dp_read_u32(fields);
     const size_t bytes = dp_reader_left(fields);
-    int fd = -1;
+    const dp_fleet_events_t *events = &node->fleet->events;
 
     if (node->tunnel == NULL || fields->failed) return;
     if (type == DP_REMOTE_TUNNEL_OPEN) {
-        if (dp_local_connect(node->fleet->ticket.address, dp_now_ns() + RENDEZVOUS_NS, &fd, NULL) !=
-            DP_OK) {
-            fd = -1;
-        }
-        if (fd >= 0) evutil_make_socket_nonblocking(fd);
-        dp_tunnel_adopt(node->tunnel, number, fd);
+        dp_tunnel_adopt(node->tunnel, number,
+                        events->tunnel == NULL ? -1 : events->tunnel(events->context, node->index));
     } else if (type == DP_REMOTE_TUNNEL_DATA) {
         dp_tunnel_receive(node->tunnel, number, dp_read_bytes(fields, bytes), bytes);
     } else {
@@ -490,6 +483,7 @@ void dp_fleet_credit(dp_fleet_t *fleet, int rank, int stream, size_t bytes)
 
 void dp_fleet_met(dp_fleet_t *fleet)
 {
+    explicit_bzero(&fleet->ticket, sizeof(fleet->ticket));
     send_to_all(fleet, DP_REMOTE_MET, NULL, 0);
 }
 

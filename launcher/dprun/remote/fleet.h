@@ -34,13 +34,16 @@ typedef struct dp_fleet_events {
     void (*signalled)(void *context, int number);  /* a node was told to end */
     void (*memory)(void *context, const dp_memory_sight_t *before, const dp_memory_sight_t *after);
     void (*say)(void *context, const char *line);
+    /* A new connection to the rendezvous: non-blocking, for the caller to close. -1: none. May be
+     * NULL. */
+    int (*tunnel)(void *context, int node);
     void *context;
 } dp_fleet_events_t;
 
 typedef struct dp_fleet_start {
     const dp_nodes_t *nodes;      /* borrowed */
     const dp_command_t *command;  /* borrowed */
-    const dp_kv_ticket_t *ticket; /* of the rendezvous; borrowed for the call */
+    const dp_kv_ticket_t *ticket; /* of the rendezvous, without its address; for the call */
     int input_fd;                 /* for the rank that reads; -1: nobody; taken */
     sigset_t signals;             /* mask of the processes it starts */
     int only_looks;               /* --check */

@@ -219,6 +219,9 @@ static void on_incoming(evutil_socket_t listener, short what, void *context)
     dp_link_t *link;
 
     (void)what;
+    /* Without a descriptor for it the loop would come here again and again. */
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && fleet->unproven_count > 0)
+        drop_oldest(fleet);
     if (fd < 0) return;
     if (fleet->unproven_count == DP_FLEET_UNPROVEN_MAX) drop_oldest(fleet);
     events.context = fleet;

@@ -329,6 +329,7 @@ static void send_go(dp_fleet_t *fleet)
 
     fleet->is_running = 1;
     dp_fleet_close_door(fleet);
+    explicit_bzero(&fleet->secret, sizeof(fleet->secret)); /* all links are there */
     if (fleet->nodes->way == DP_NODES_JOIN) name_joined_nodes(fleet);
     warn_of_twins(fleet);
     dp_writer_init(&writer, data, sizeof(data));

@@ -39,7 +39,7 @@ typedef enum link_stage {
 struct dp_link {
     struct bufferevent *socket;
     dp_link_events_t events;
-    dp_secret_t secret; /* of links, derived from the job's */
+    dp_secret_t secret; /* of links, derived from the job's; wiped with the handshake's end */
     int is_server;
     uint32_t node;
     link_stage_t stage;
@@ -208,6 +208,7 @@ static void take_header(dp_link_t *link, const uint8_t *header)
         fail_link(link, "a stream that cannot be opened");
         return;
     }
+    explicit_bzero(&link->secret, sizeof(link->secret));
     link->stage = LINK_OPEN;
     dp_silence_beat(&link->silence, dp_now_ns());
     (void)dp_link_heard_ns(link, dp_now_ns()); /* notes what was confirmed so far */
@@ -293,6 +294,8 @@ static int step_frames(dp_link_t *link, struct evbuffer *input)
     return 1;
 }
 
+/* As much as was there: callbacks do not wait, and what arrives meanwhile is read by the loop's
+ * next turn, 16 KiB at a time (libevent). */
 static void read_all(dp_link_t *link)
 {
     struct evbuffer *input = bufferevent_get_input(link->socket);

@@ -9,6 +9,8 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -20,6 +22,8 @@
 #include "launcher/dprun/cgroup.h"
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/run_dir.h"
+
+#define UCX_MS 1000 /* to load a library: less than a link may be silent */
 
 static uint64_t free_bytes(const char *path)
 {
@@ -145,9 +149,11 @@ static void write_ucx_version(int fd)
 
 /* The library is asked for its version only: no transport is opened. Its signal handlers, which a
  * constructor installs, are switched off by the environment of a rank, not of dprun; so the child
- * that looks is a throw-away. */
+ * that looks is a throw-away, and one that does not come back (a file system that stands still) is
+ * killed: the station serves its link again. */
 int dp_look_for_ucx(char *version, size_t room)
 {
+    struct pollfd look = {.events = POLLIN};
     ssize_t bytes = 0;
     int fds[2];
     pid_t pid;
@@ -160,8 +166,10 @@ int dp_look_for_ucx(char *version, size_t room)
         _exit(0);
     }
     close(fds[1]);
-    if (pid > 0) bytes = read(fds[0], version, room - 1);
+    look.fd = fds[0];
+    if (pid > 0 && poll(&look, 1, UCX_MS) > 0) bytes = read(fds[0], version, room - 1);
     close(fds[0]);
+    if (pid > 0 && bytes <= 0) kill(pid, SIGKILL);
     version[bytes > 0 ? bytes : 0] = '\0';
     if (pid > 0) (void)waitpid(pid, NULL, 0);
     return bytes > 0;

@@ -46,6 +46,6 @@ int dp_nodes_are_asked(const dp_command_t *command);
 void dp_nodes_print(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out);
 
 /* All nodes but the first, under --node: serves the leader's job. Returns the exit code. */
-int dp_nodes_follow(const dp_nodes_t *nodes, const dp_command_t *command);
+int dp_nodes_follow(dp_nodes_t *nodes, const dp_command_t *command);
 
 #endif

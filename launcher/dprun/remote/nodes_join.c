@@ -6,20 +6,16 @@
 #include "launcher/dprun/remote/nodes_join.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "launcher/dprun/remote/station.h"
 #include "runtime/base/config_value.h"
+#include "runtime/network/secret_file.h"
 
 #define DEFAULT_PORT 29500
 #define NODES_MAX 1024
-#define SECRET_MIN 32
 
 extern char **environ;
 
@@ -241,34 +237,11 @@ static dp_status_t split_meet(const char *text, place_t *place, dp_error_t *erro
 
 static dp_status_t read_secret(const char *path, dp_secret_t *secret, dp_error_t *error)
 {
-    uint8_t data[4096];
-    struct stat about;
-    ssize_t bytes = -1;
-    int fd;
-
-    if (path[0] == '\0') {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "--node: several machines need a secret: DP_SECRET_FILE names a file "
-                            "of at least %d random bytes, the same on all, mode 0600",
-                            SECRET_MIN);
-    }
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &about) == 0 && (about.st_mode & 077) != 0 &&
-        about.st_uid == geteuid()) {
-        close(fd);
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "DP_SECRET_FILE %s: others may read it (mode %03o): chmod 600", path,
-                            (unsigned)about.st_mode & 0777);
-    }
-    if (fd >= 0) bytes = read(fd, data, sizeof(data));
-    if (fd >= 0) close(fd);
-    if (bytes < SECRET_MIN) {
-        return dp_error_set(error, DP_ERR_CONFIG, "DP_SECRET_FILE %s: %s", path,
-                            fd < 0 || bytes < 0 ? strerror(errno) : "fewer than 32 bytes");
-    }
-    dp_auth_derive(NULL, "secret of nodes", data, (size_t)bytes, secret);
-    explicit_bzero(data, sizeof(data));
-    return DP_OK;
+    if (path[0] != '\0') return dp_secret_file_read(path, "secret of nodes", secret, error);
+    return dp_error_set(error, DP_ERR_CONFIG,
+                        "--node: several machines need a secret: DP_SECRET_FILE names a file of at "
+                        "least %d random bytes, the same on all, mode 0600",
+                        DP_SECRET_FILE_MIN);
 }
 
 dp_status_t dp_nodes_plan_join(dp_nodes_t *nodes, dp_command_t *command, dp_error_t *error)
@@ -302,7 +275,7 @@ dp_status_t dp_nodes_plan_join(dp_nodes_t *nodes, dp_command_t *command, dp_erro
     return DP_OK;
 }
 
-int dp_nodes_follow(const dp_nodes_t *nodes, const dp_command_t *command)
+int dp_nodes_follow(dp_nodes_t *nodes, const dp_command_t *command)
 {
     dp_station_options_t options = {.start_timeout_ns = command->config.start_timeout_ns};
     int code;
@@ -310,6 +283,7 @@ int dp_nodes_follow(const dp_nodes_t *nodes, const dp_command_t *command)
     options.ticket.node = (uint32_t)nodes->node;
     options.ticket.port = nodes->port;
     options.ticket.secret = nodes->secret;
+    explicit_bzero(&nodes->secret, sizeof(nodes->secret));
     options.ticket.address_count = 1;
     snprintf(options.ticket.addresses[0], sizeof(options.ticket.addresses[0]), "%s", nodes->meet);
     code = dp_station_run(&options);

@@ -189,6 +189,7 @@ static int on_proven(void *context, dp_link_t *link, uint32_t node)
     if (station->link != NULL) return -1; /* another address was faster */
     station->link = link;
     dp_station_dial_done(station, link);
+    explicit_bzero(&station->options->ticket.secret, sizeof(station->options->ticket.secret));
     return 0;
 }
 
@@ -362,7 +363,7 @@ static void report_failed_dial(const dp_station_t *station)
     }
 }
 
-int dp_station_run(const dp_station_options_t *options)
+int dp_station_run(dp_station_options_t *options)
 {
     dp_station_t station = {.options = options, .signals = -1, .channel = -1, .input = -1};
     const dp_link_events_t events = {on_proven, on_frame, on_closed, &station};

@@ -7,13 +7,13 @@
 #include "launcher/dprun/remote/protocol.h"
 
 typedef struct dp_station_options {
-    dp_remote_ticket_t ticket;
+    dp_remote_ticket_t ticket; /* its secret is wiped once there is a link */
     int has_lifeline;          /* standard input ends when whoever started this one is gone */
     uint64_t start_timeout_ns; /* to reach dprun */
 } dp_station_options_t;
 
 /* Serves one job. Returns the exit code: the job's, or 1 when dprun was lost or never reached. */
-int dp_station_run(const dp_station_options_t *options);
+int dp_station_run(dp_station_options_t *options);
 
 /* Reads the ticket from standard input, then serves. */
 int dp_station_run_agent(void);

@@ -41,7 +41,7 @@ typedef struct dp_station_dial {
 } dp_station_dial_t;
 
 struct dp_station {
-    const dp_station_options_t *options;
+    dp_station_options_t *options;
     uint32_t node;
     struct event_base *base;
     struct event *on_lifeline;

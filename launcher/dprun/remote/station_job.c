@@ -151,6 +151,7 @@ static dp_status_t open_tunnel(dp_station_t *station, dp_error_t *error)
     snprintf(ticket->address, sizeof(ticket->address), "%s", address);
     snprintf(ticket->job, sizeof(ticket->job), "%s", station->start.job);
     ticket->secret = station->start.secret;
+    explicit_bzero(&station->start.secret, sizeof(station->start.secret));
     station->tunnel = dp_tunnel_create(station->base, send_tunnel_frame, station);
     if (station->tunnel == NULL || dp_tunnel_listen(station->tunnel, listener) != 0) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
@@ -216,7 +217,6 @@ dp_status_t dp_station_go(dp_station_t *station, uint16_t master_port, dp_error_
     if (status != DP_OK) return status;
     station->channel = channel[0];
     agent.channel = channel[1];
-    fcntl(channel[0], F_SETFL, O_NONBLOCK);
     status = dp_job_set_master(&station->job, station->start.first_host, master_port, error);
     dp_run_dir_sweep();
     if (status == DP_OK) status = dp_run_dir_create(path, sizeof(path), error);
@@ -227,6 +227,7 @@ dp_status_t dp_station_go(dp_station_t *station, uint16_t master_port, dp_error_
     }
     dp_cgroup_memory(&station->before);
     if (status == DP_OK) status = fork_guard(station, &agent, error);
+    dp_job_forget_secret(&station->job); /* the agent has it */
     close(agent.channel);
     if (agent.stdin_fd >= 0) close(agent.stdin_fd);
     if (status == DP_OK && watch_agent(station) != DP_OK) {

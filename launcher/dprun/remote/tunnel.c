@@ -12,6 +12,10 @@
 #include <unistd.h>
 
 #include "launcher/dprun/remote/protocol.h"
+#include "runtime/base/local_socket.h"
+
+#define ACCEPTS 16 /* in one turn of the loop: a flood must not keep it from the link */
+#define NO_FILES_US 20000
 
 typedef struct connection {
     dp_tunnel_t *tunnel;
@@ -27,6 +31,7 @@ struct dp_tunnel {
     void *context;
     int listener; /* -1: none */
     struct event *incoming;
+    struct event *retry; /* no descriptor was free: looks again later */
     uint32_t opened;
     connection_t *connections;
 };
@@ -118,15 +123,33 @@ static int add_connection(dp_tunnel_t *tunnel, uint32_t number, int fd)
     return 0;
 }
 
+static void on_retry(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    event_add(((dp_tunnel_t *)context)->incoming, NULL);
+}
+
 static void on_incoming(evutil_socket_t listener, short what, void *context)
 {
+    const struct timeval later = {0, NO_FILES_US};
     dp_tunnel_t *tunnel = context;
-    int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     (void)what;
-    if (fd < 0) return;
-    if (add_connection(tunnel, ++tunnel->opened, fd) == 0) {
-        send_number(tunnel, DP_REMOTE_TUNNEL_OPEN, tunnel->opened);
+    for (int i = 0; i < ACCEPTS; i++) {
+        const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+            event_del(
+                tunnel->incoming); /* it stays readable: without a pause the loop would spin */
+            event_add(tunnel->retry, &later);
+        }
+        if (fd < 0) return;
+        if (!dp_local_peer_is_own(fd)) {
+            close(fd);
+        } else if (add_connection(tunnel, ++tunnel->opened, fd) == 0) {
+            send_number(tunnel, DP_REMOTE_TUNNEL_OPEN, tunnel->opened);
+        }
     }
 }
 
@@ -146,14 +169,18 @@ int dp_tunnel_listen(dp_tunnel_t *tunnel, int listener)
 {
     tunnel->listener = listener;
     tunnel->incoming = event_new(tunnel->base, listener, EV_READ | EV_PERSIST, on_incoming, tunnel);
-    return tunnel->incoming == NULL ? -1 : event_add(tunnel->incoming, NULL);
+    tunnel->retry = event_new(tunnel->base, -1, 0, on_retry, tunnel);
+    if (tunnel->incoming == NULL || tunnel->retry == NULL) return -1;
+    return event_add(tunnel->incoming, NULL);
 }
 
 void dp_tunnel_close_door(dp_tunnel_t *tunnel)
 {
     if (tunnel->incoming != NULL) event_free(tunnel->incoming);
+    if (tunnel->retry != NULL) event_free(tunnel->retry);
     if (tunnel->listener >= 0) close(tunnel->listener);
     tunnel->incoming = NULL;
+    tunnel->retry = NULL;
     tunnel->listener = -1;
 }
 

@@ -2,10 +2,10 @@
  * tunnel.h - local connections that travel as frames of a link: a rank on a node talks to dprun's
  * rendezvous as if that were on its own machine.
  *
- *   rank --- socket --- station ===== link ===== dprun --- socket --- rendezvous
+ *   rank --- socket --- station ===== link ===== dprun --- pair of sockets --- rendezvous
  *
- * The same at both ends, but that a station opens connections and dprun answers. Nothing in them is
- * looked at.
+ * The same at both ends, but that a station opens connections and dprun answers. A station hangs up
+ * on processes of other users before it reads or sends a byte. Nothing else is looked at.
  */
 #ifndef DP_LAUNCHER_TUNNEL_H
 #define DP_LAUNCHER_TUNNEL_H
@@ -22,7 +22,8 @@ typedef void (*dp_tunnel_send_fn)(void *context, uint8_t type, const void *field
 dp_tunnel_t *dp_tunnel_create(struct event_base *base, dp_tunnel_send_fn send, void *context);
 void dp_tunnel_destroy(dp_tunnel_t *tunnel); /* closes all; NULL is fine */
 
-/* Listens on a local socket (taken) and opens a connection to the other end for each that comes. */
+/* Listens on a local socket (local_socket.h; taken) and opens a connection to the other end for
+ * each that comes. */
 int dp_tunnel_listen(dp_tunnel_t *tunnel, int listener); /* -1: no memory */
 void dp_tunnel_close_door(dp_tunnel_t *tunnel);
 

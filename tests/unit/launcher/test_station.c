@@ -53,7 +53,7 @@ typedef struct station {
     int said;  /* its standard error */
 } station_t;
 
-static void start_station(station_t *station, const dp_station_options_t *options)
+static void start_station(station_t *station, dp_station_options_t *options)
 {
     int asked_pipe[2];
     int said_pipe[2];
@@ -99,7 +99,7 @@ static void await_question(const station_t *station)
 
 static void station_ends_in_time_where_the_name_service_does_not_answer(void **state)
 {
-    const dp_station_options_t options = {
+    dp_station_options_t options = {
         .ticket = {.port = 1, .address_count = 1, .addresses = {"hangs.test"}},
         .start_timeout_ns = 300 * MS};
     station_t station;
@@ -115,7 +115,7 @@ static void station_ends_in_time_where_the_name_service_does_not_answer(void **s
 
 static void station_serves_a_signal_while_the_name_service_does_not_answer(void **state)
 {
-    const dp_station_options_t options = {
+    dp_station_options_t options = {
         .ticket = {.port = 1, .address_count = 1, .addresses = {"hangs.test"}},
         .start_timeout_ns = 2 * PATIENCE_S * 1000 * MS};
     station_t station;
