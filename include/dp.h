@@ -236,7 +236,9 @@ DP_API dp_status_t dp_finalize(dp_context_t *context);
 
 /**
  * Fails every operation on every rank with one reason, naming this rank. The context can then
- * only be finalized; the process lives on. Does not block.
+ * only be finalized; the process lives on. Does not block. For a rank that cannot take part any
+ * more, as after a call that failed on this rank alone (DP_ERR_INVALID, DP_ERR_NO_MEMORY): the
+ * others would wait for it until DP_STALL_LIMIT.
  *
  * @param reason a line for people; copied; NULL: none given
  */

@@ -74,7 +74,8 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         }
     }
     if (status == DP_OK) {
-        write_header(loop->message, KIND_NEGOTIATOR, dp_health_number(&loop->health, out->to, 1));
+        write_header(loop->message, KIND_NEGOTIATOR,
+                     dp_health_number(&loop->health, out->to, 0) + 1);
         if (out->bytes > 0) memcpy(loop->message + HEADER_BYTES, out->data, out->bytes);
         if (!dp_inject_drops(loop->options.config->injector))
             status = transport->ops->send(transport, out->to, loop->message, bytes);
@@ -86,6 +87,8 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
         dp_loop_give_up(loop, status, text);
         return;
     }
+    /* Counted only now: the text of one that failed must not arrive behind a gap. */
+    (void)dp_health_number(&loop->health, out->to, 1);
     increment(&loop->counters.sent);
     dp_health_sent(&loop->health, out->to, now_ns);
     dp_trace_record(loop->trace.track,

@@ -321,13 +321,14 @@ static void *run_job(void *argument)
     gpt2_strategy_t *strategy = threads_strategy(job->world, job->rank, 0);
     gpt2_trainer_t *trainer = NULL;
     int same = 0;
+    int is_saved;
 
     job->code = gpt2_trainer_create(job->options, strategy, &trainer, &job->error);
     if (job->code == 0) job->code = run_steps(job, trainer);
     if (job->code == 0) job->code = gpt2_trainer_compare(trainer, &same, &job->error);
     if (job->code == 0 && !same) job->code = gpt2_fail(&job->error, "the replicas differ");
     if (job->code == 0 && job->save && job->rank == 0) {
-        job->code = gpt2_trainer_save(trainer, &job->error);
+        job->code = gpt2_trainer_save(trainer, &is_saved, &job->error);
     }
     if (job->code == 0) {
         job->updates = trainer->progress.updates;

@@ -35,6 +35,7 @@ static void *rank_main(void *argument)
 {
     rank_job_t *job = argument;
     gpt2_trainer_t *trainer = NULL;
+    int is_saved;
 
     job->code = gpt2_trainer_create(job->options, job->strategy, &trainer, &job->error);
     while (job->code == 0 && trainer->progress.step < job->stop) {
@@ -42,7 +43,7 @@ static void *rank_main(void *argument)
 
         job->code = gpt2_trainer_step(trainer, &step, &job->error);
     }
-    if (job->code == 0) job->code = gpt2_trainer_save(trainer, &job->error);
+    if (job->code == 0) job->code = gpt2_trainer_save(trainer, &is_saved, &job->error);
     gpt2_trainer_destroy(trainer);
     return NULL;
 }

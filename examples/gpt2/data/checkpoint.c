@@ -159,7 +159,7 @@ static int begin_folder(const char *folder, uint64_t step, char *path, gpt2_erro
 
 int gpt2_checkpoint_write(const char *folder, const gpt2_layout_t *layout,
                           const gpt2_content_t *content, const gpt2_progress_t *progress,
-                          gpt2_error_t *error)
+                          int *is_saved, gpt2_error_t *error)
 {
     char path[GPT2_PATH_MAX] = "";
     saving_t saving = {.folder = path};
@@ -169,13 +169,11 @@ int gpt2_checkpoint_write(const char *folder, const gpt2_layout_t *layout,
 
     (void)close_arenas(&saving, -1, NULL);
     gpt2_manifest_destroy(saving.manifest);
-    if (code != 0 || written != 0) {
-        if (is_begun) (void)gpt2_remove_folder(path, NULL);
-        return -1;
-    }
-    if (gpt2_folder_commit(folder, progress->step, error) != 0) return -1;
-    gpt2_folder_prune(folder, GPT2_CHECKPOINTS_KEPT, progress->step);
-    return 0;
+    *is_saved = code == 0 && written == 0;
+    if (!*is_saved && is_begun) (void)gpt2_remove_folder(path, NULL);
+    if (*is_saved) *is_saved = gpt2_folder_commit(folder, progress->step, error) == 0;
+    if (*is_saved) gpt2_folder_prune(folder, GPT2_CHECKPOINTS_KEPT, progress->step);
+    return code;
 }
 
 /* A model and an optimizer of this process. */
@@ -200,8 +198,11 @@ int gpt2_checkpoint_save(const char *folder, const gpt2_model_t *model,
     local_t local = {.layout = model->layout,
                      .arenas = {model->weights, optimizer->m, optimizer->v}};
     const gpt2_content_t content = {.user = &local, .tensor = local_tensor, .ranks = 1};
+    int is_saved;
+    const int code =
+        gpt2_checkpoint_write(folder, model->layout, &content, progress, &is_saved, error);
 
-    return gpt2_checkpoint_write(folder, model->layout, &content, progress, error);
+    return is_saved ? code : -1;
 }
 
 /* ---- Loading -------------------------------------------------------------------------------- */

@@ -38,12 +38,13 @@ typedef struct gpt2_content {
     int ranks;
 } gpt2_content_t;
 
-/* Saves to folder/<step> and removes all but the newest GPT2_CHECKPOINTS_KEPT. On failure, a full
- * disk for one, the older checkpoints are as before, one of the same step among them; and the
- * content was still asked for everything. */
+/* Saves to folder/<step> and removes all but the newest GPT2_CHECKPOINTS_KEPT. *is_saved = 0 where
+ * that failed, by a full disk for one: the cause is in error, the older checkpoints are as before,
+ * one of the same step among them, and the content was still asked for everything. Returns -1 where
+ * the content could not be had, so that this rank has left the others' calls. */
 int gpt2_checkpoint_write(const char *folder, const gpt2_layout_t *layout,
                           const gpt2_content_t *content, const gpt2_progress_t *progress,
-                          gpt2_error_t *error);
+                          int *is_saved, gpt2_error_t *error);
 
 /* Asks the content for everything, as gpt2_checkpoint_write() does, and writes nothing: the part of
  * the ranks that do not save. */

@@ -40,22 +40,25 @@ static int is_due(uint64_t step, int64_t every)
     return every > 0 && step % (uint64_t)every == 0;
 }
 
-/* A failed save is reported and the run goes on: the older checkpoints are still there. */
-static void save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_failed)
+/* Where rank 0 cannot write it, that is reported and the run goes on: the older checkpoints are
+ * still there. A rank that could not take part ends the run, as others wait for it. */
+static int save_checkpoint(gpt2_trainer_t *trainer, gpt2_report_t *report, int *save_failed,
+                           gpt2_error_t *error)
 {
-    gpt2_error_t error;
+    int is_saved;
 
-    if (trainer->options->out == NULL) return;
+    if (trainer->options->out == NULL) return 0;
     trainer->strategy->ops->span_begin(trainer->strategy, "checkpoint", NULL);
-    *save_failed = gpt2_trainer_save(trainer, &error) != 0;
+    if (gpt2_trainer_save(trainer, &is_saved, error) != 0) return -1;
     trainer->strategy->ops->span_end(trainer->strategy, NULL);
-    if (trainer->strategy->rank != 0) *save_failed = 0; /* rank 0 says what became of it */
-    if (report == NULL) return;
+    if (report == NULL) return 0;
+    *save_failed = !is_saved;
     if (*save_failed) {
-        gpt2_report_warn(report, error.text);
+        gpt2_report_warn(report, error->text);
     } else {
         gpt2_report_saved(report);
     }
+    return 0;
 }
 
 static int compare_ranks(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
@@ -111,8 +114,9 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_summary_t *
             options->check > 0 && compare_ranks(trainer, report, error) != 0) {
             return -1;
         }
-        if (is_due(done, options->checkpoint_every) || done == last) {
-            save_checkpoint(trainer, report, save_failed);
+        if ((is_due(done, options->checkpoint_every) || done == last) &&
+            save_checkpoint(trainer, report, save_failed, error) != 0) {
+            return -1;
         }
     }
     return 0;

@@ -457,20 +457,21 @@ int gpt2_sharding_collect(gpt2_sharding_t *self, gpt2_arena_t arena, size_t grou
     const gpt2_part_t *part = &self->replica->parts[group];
     const size_t count = self->replica->layout->groups[group].count;
     const int is_device = self->replica->ops->copy != NULL;
+    const int is_root = self->dp->base.rank == 0; /* the others need no memory for all of it */
     dp_handle_t *handle = NULL;
     dp_status_t status;
     float *copy;
     float *own = part_of(self, arena, group);
     int code;
 
-    *data = own;
-    if (is_whole(self, group) && !is_device) return 0;
-    if (collect_memory(self, arena, error) != 0) return -1;
-    *data = self->collected[arena];
+    if (is_root) *data = own;
+    if (is_whole(self, group) && (!is_device || !is_root)) return 0;
+    if (!is_first_copy(self)) return 0; /* the copy of rank 0's node is enough */
+    if (is_root && collect_memory(self, arena, error) != 0) return -1;
+    if (is_root) *data = self->collected[arena];
     if (is_whole(self, group)) {
         return copy_floats(self, self->collected[arena], own, part->count, error);
     }
-    if (!is_first_copy(self)) return 0; /* the copy of rank 0's node is enough */
     if (part_on_host(self, arena, group, &own, &copy, error) != 0) return -1;
     status = dp_gatherv(owners_of(self), "gpt2.collect", own, part->count, self->collected[arena],
                         count, NULL, DP_F32, 0, NULL, &handle);

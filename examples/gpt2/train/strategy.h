@@ -96,8 +96,8 @@ typedef struct gpt2_strategy_ops {
     int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
     /* Where it shards; collective. */
-    /* *data [the group's count] = all of a group, on rank 0; elsewhere it only is not NULL. Good
-     * until the next call for this arena, or end_collect(). */
+    /* *data [the group's count] = all of a group, on rank 0; elsewhere it is left alone. Good until
+     * the next call for this arena, or end_collect(). */
     int (*collect)(gpt2_strategy_t *self, gpt2_arena_t arena, size_t group, const float **data,
                    gpt2_error_t *error);
     void (*end_collect)(gpt2_strategy_t *self);

@@ -89,8 +89,10 @@ int gpt2_trainer_hash(gpt2_trainer_t *trainer, uint64_t *hash, gpt2_error_t *err
 int gpt2_trainer_compare(gpt2_trainer_t *trainer, int *same, gpt2_error_t *error);
 
 /* Saves to <out>/checkpoint. Every rank calls it; rank 0 writes, the others take part where it
- * needs them. */
-int gpt2_trainer_save(gpt2_trainer_t *trainer, gpt2_error_t *error);
+ * needs them. *is_saved = 0, on rank 0: it could not, the cause is in error, and the run can go on.
+ * Returns -1 where this rank has not taken part to the end: others may wait for it, so the caller
+ * must end the run. */
+int gpt2_trainer_save(gpt2_trainer_t *trainer, int *is_saved, gpt2_error_t *error);
 
 /* *model = all weights in host memory, on rank 0 (elsewhere NULL), until give_back(). Collective
  * where ranks share them out, and then it takes memory for all of them. */

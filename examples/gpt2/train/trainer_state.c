@@ -293,8 +293,8 @@ int gpt2_trainer_fill(gpt2_trainer_t *self, const gpt2_start_t *start, gpt2_erro
 typedef struct outgoing {
     gpt2_trainer_t *trainer;
     gpt2_state_t state;             /* of a plain replica, on rank 0 */
-    size_t group[GPT2_ARENAS];      /* the one at hand */
-    const float *data[GPT2_ARENAS]; /* NULL: none is */
+    size_t group[GPT2_ARENAS];      /* the one at hand; SIZE_MAX: none is */
+    const float *data[GPT2_ARENAS]; /* all of it, on rank 0 */
     gpt2_extra_t extras[GPT2_EXTRAS_MAX];
     void *piece; /* [GPT2_EXTRA_PIECE] */
 } outgoing_t;
@@ -319,14 +319,14 @@ static const float *shard_tensor(void *user, gpt2_arena_t arena, size_t index, g
     gpt2_strategy_t *strategy = self->trainer->strategy;
     const gpt2_tensor_t *tensor = &self->trainer->replica->layout->tensors[index];
 
-    if (self->data[arena] == NULL || self->group[arena] != tensor->group) {
+    if (self->group[arena] != tensor->group) {
         self->group[arena] = tensor->group;
         if (strategy->ops->collect(strategy, arena, tensor->group, &self->data[arena], error) !=
             0) {
             return NULL;
         }
     }
-    return self->data[arena] + tensor->place;
+    return strategy->rank == 0 ? self->data[arena] + tensor->place : self->piece;
 }
 
 static const void *extra_piece(void *user, size_t extra, int rank, size_t at, size_t bytes,
@@ -342,7 +342,8 @@ static const void *extra_piece(void *user, size_t extra, int rank, size_t at, si
                                                                                     : NULL;
 }
 
-static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, gpt2_error_t *error)
+static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, int *is_saved,
+                         gpt2_error_t *error)
 {
     gpt2_trainer_t *self = outgoing->trainer;
     gpt2_replica_t *replica = self->replica;
@@ -352,17 +353,17 @@ static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, gp
 
     if (gpt2_trainer_folder(self->options, folder, error) != 0) return -1;
     if (borrows && replica->ops->borrow(replica, 1, &outgoing->state, error) != 0) return -1;
-    code = self->strategy->rank == 0
-               ? gpt2_checkpoint_write(folder, replica->layout, content, &self->progress, error)
-               : gpt2_content_walk(replica->layout, content, error);
+    code = self->strategy->rank == 0 ? gpt2_checkpoint_write(folder, replica->layout, content,
+                                                             &self->progress, is_saved, error)
+                                     : gpt2_content_walk(replica->layout, content, error);
     if (self->shard != GPT2_SHARD_NONE) self->strategy->ops->end_collect(self->strategy);
-    if (borrows && replica->ops->give_back(replica, 0, code == 0 ? error : NULL) != 0) return -1;
+    if (borrows && replica->ops->give_back(replica, 0, *is_saved ? error : NULL) != 0) return -1;
     return code;
 }
 
-int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
+int gpt2_trainer_save(gpt2_trainer_t *self, int *is_saved, gpt2_error_t *error)
 {
-    outgoing_t outgoing = {.trainer = self};
+    outgoing_t outgoing = {.trainer = self, .group = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
     gpt2_content_t content = {.user = &outgoing,
                               .tensor =
                                   self->shard == GPT2_SHARD_NONE ? whole_tensor : shard_tensor,
@@ -372,6 +373,7 @@ int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
     int is_collective = self->shard != GPT2_SHARD_NONE;
     int code;
 
+    *is_saved = 0;
     if (gpt2_trainer_settle(self, NULL, error) != 0) return -1;
     if (move_extras(self, 0, error) != 0) return -1;
     content.extra_count = list_extras(self, outgoing.extras);
@@ -379,10 +381,11 @@ int gpt2_trainer_save(gpt2_trainer_t *self, gpt2_error_t *error)
         is_collective |= outgoing.extras[i].per_rank;
     if (self->strategy->rank != 0 && !is_collective) return 0;
     outgoing.piece = malloc(GPT2_EXTRA_PIECE);
-    if (outgoing.piece == NULL) return gpt2_fail(error, "out of memory for a checkpoint");
-    code = save_outgoing(&outgoing, &content, error);
+    code = outgoing.piece == NULL
+               ? gpt2_fail(error, "rank %d: out of memory for a checkpoint", self->strategy->rank)
+               : save_outgoing(&outgoing, &content, is_saved, error);
     free(outgoing.piece);
-    return code;
+    return is_collective ? code : 0; /* where it is not, nobody waits for this rank */
 }
 
 /* ---- A look at all weights ------------------------------------------------------------------ */
@@ -396,7 +399,7 @@ static int collect_whole(gpt2_trainer_t *self, gpt2_model_t **model, gpt2_error_
 
     if (strategy->rank == 0) code = create_whole(self, model, error);
     for (size_t i = 0; i < layout->group_count && code == 0; i++) {
-        const float *data;
+        const float *data = NULL;
 
         code = strategy->ops->collect(strategy, GPT2_WEIGHTS, i, &data, error);
         if (code != 0 || strategy->rank != 0) continue;

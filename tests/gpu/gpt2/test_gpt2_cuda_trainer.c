@@ -87,6 +87,7 @@ static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
     gpt2_trainer_t *trainer = NULL;
     int code = gpt2_trainer_create(job->options, strategy, &trainer, &job->error);
     int same = 0;
+    int is_saved;
 
     while (code == 0 && trainer->progress.step < job->stop) {
         gpt2_step_t step;
@@ -105,7 +106,8 @@ static int run_rank(rank_job_t *job, gpt2_strategy_t *strategy)
     if (code == 0) code = gpt2_trainer_validate(trainer, &job->validation, &job->error);
     if (code == 0) code = gpt2_trainer_compare(trainer, &same, &job->error);
     if (code == 0 && !same) code = gpt2_fail(&job->error, "the replicas differ");
-    if (code == 0 && job->save && job->rank == 0) code = gpt2_trainer_save(trainer, &job->error);
+    if (code == 0 && job->save && job->rank == 0)
+        code = gpt2_trainer_save(trainer, &is_saved, &job->error);
     if (code == 0) {
         gpt2_replica_t *replica = trainer->replica;
         gpt2_state_t state;
