@@ -10,3 +10,4 @@ foreach(name options lines report job remote link shell knock nodes_join rendezv
 endforeach()
 dp_test(test_station SOURCES launcher/test_station.c LIBS dp_launcher TIMEOUT 60)
 target_link_options(test_station PRIVATE -Wl,--wrap=getaddrinfo)
+dp_test(test_turns SOURCES launcher/test_turns.c LIBS dp_launcher)

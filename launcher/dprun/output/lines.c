@@ -102,7 +102,7 @@ void dp_lines_feed(dp_lines_t *lines, const char *data, size_t bytes, dp_line_fn
         if (lines->has_return) {
             lines->has_return = 0;
             if (data[at] == '\n') {
-                emit_all(lines, DP_LINE_NEWLINE, emit, context);
+                emit_all(lines, DP_LINE_RETURN_NEWLINE, emit, context);
                 at++;
                 continue;
             }

@@ -11,10 +11,11 @@
 #define DP_LINE_BYTES_MAX ((size_t)64 << 10)
 
 typedef enum dp_line_end {
-    DP_LINE_NEWLINE, /* ended by "\n", which is not part of it */
-    DP_LINE_RETURN,  /* ended by "\r": the next one is to be shown in its place */
-    DP_LINE_CUT,     /* too long; the next one goes on */
-    DP_LINE_OPEN     /* the stream ended without a newline */
+    DP_LINE_NEWLINE,        /* ended by "\n", which is not part of it */
+    DP_LINE_RETURN_NEWLINE, /* ended by "\r\n", likewise */
+    DP_LINE_RETURN,         /* ended by "\r": the next one is to be shown in its place */
+    DP_LINE_CUT,            /* too long; the next one goes on */
+    DP_LINE_OPEN            /* the stream ended without a newline */
 } dp_line_end_t;
 
 typedef struct dp_lines {

@@ -4,6 +4,8 @@
  * Callbacks of dprun's event loop; supervise.c makes it and asks when all is written. At a
  * terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is shown as
  * a draft: drawn without newline, wiped before the next line, so that it never mixes with others.
+ * A line of more than DP_LINE_BYTES_MAX goes out in pieces; turns.c keeps others' lines from
+ * between.
  */
 #include "launcher/dprun/output/output.h"
 
@@ -19,6 +21,7 @@
 
 #include "launcher/dprun/output/lines.h"
 #include "launcher/dprun/output/sink.h"
+#include "launcher/dprun/output/turns.h"
 
 #define READ_BYTES ((size_t)64 << 10)
 #define DRAFT_DELAY_US 50000 /* most lines are finished by then */
@@ -34,8 +37,9 @@ typedef struct stream {
     int file;         /* of --output-dir, -1: none */
     struct event *readable;
     dp_lines_t lines;
-    int goes_on;    /* the last piece was cut: the next one is the same line */
-    int is_drafted; /* the unfinished line in `lines` is on the screen */
+    int is_mid_line; /* the last piece was cut, and the next one follows it */
+    int goes_on;     /* likewise, but lines of others came between */
+    int is_drafted;  /* the unfinished line in `lines` is on the screen */
 } stream_t;
 
 struct dp_job_output {
@@ -44,8 +48,10 @@ struct dp_job_output {
     int size;
     uint64_t start_ns;
     dp_job_output_events_t events;
-    dp_sink_t *sinks[2];
-    int is_terminal[2]; /* drafts can be drawn and wiped */
+    dp_sink_t *sinks[2];  /* one and the same where both outputs are one file */
+    dp_turns_t *turns[2]; /* of each sink, likewise */
+    int is_cut[2];        /* the last byte that ranks wrote to it ends no line */
+    int is_terminal[2];   /* drafts can be drawn and wiped */
     int has_color[2];
     stream_t *streams; /* [size][2] */
     dp_tail_t *tails;  /* [size] */
@@ -87,7 +93,7 @@ static void arm_draft_timer(stream_t *stream)
     dp_job_output_t *output = stream->output;
 
     if (stream->lines.bytes == 0 || !stream->is_open || output->command->is_quiet) return;
-    if (!output->is_terminal[stream->number - 1]) return;
+    if (!output->is_terminal[stream->number - 1] || stream->is_mid_line) return;
     if (!event_pending(output->draft_timer, EV_TIMEOUT, NULL)) {
         event_add(output->draft_timer, &delay);
     }
@@ -104,10 +110,19 @@ static void wipe_draft(dp_job_output_t *output)
     arm_draft_timer(stream); /* the half line that was wiped is to be drawn again */
 }
 
+/* Each stream is a writer, and dprun with its own lines the last one. */
+static void put(stream_t *stream, const void *data, size_t bytes)
+{
+    dp_job_output_t *output = stream->output;
+
+    dp_turns_write(output->turns[stream->number - 1], (int)(stream - output->streams), data, bytes);
+}
+
 /* Returns the columns it takes. */
-static int write_prefix(dp_job_output_t *output, const stream_t *stream, const char *mark)
+static int write_prefix(stream_t *stream, const char *mark)
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91};
+    dp_job_output_t *output = stream->output;
     int sink = stream->number - 1;
     char text[160];
     char who[96];
@@ -117,9 +132,12 @@ static int write_prefix(dp_job_output_t *output, const stream_t *stream, const c
     if (output->command->has_timestamps) {
         dp_format_elapsed(dp_now_ns() - output->start_ns, elapsed, sizeof(elapsed));
         columns = snprintf(text, sizeof(text), "%s ", elapsed);
-        dp_sink_write(output->sinks[sink], text, (size_t)columns);
+        put(stream, text, (size_t)columns);
     }
-    if (!output->command->has_prefix) return columns;
+    if (!output->command->has_prefix) {
+        if (mark[0] != '\0') put(stream, "+ ", 2);
+        return columns;
+    }
     if (stream->node != NULL) {
         snprintf(who, sizeof(who), "[%d@%.60s]%s", stream->rank, stream->node, mark);
     } else {
@@ -130,7 +148,7 @@ static int write_prefix(dp_job_output_t *output, const stream_t *stream, const c
         snprintf(text, sizeof(text), "\x1b[%dm%s\x1b[0m ",
                  colors[stream->rank % (int)DP_ARRAY_LEN(colors)], who);
     }
-    dp_sink_write(output->sinks[sink], text, strlen(text));
+    put(stream, text, strlen(text));
     return columns;
 }
 
@@ -142,7 +160,7 @@ static void draw_draft(stream_t *stream, const char *text, size_t bytes)
     int room;
 
     wipe_draft(output);
-    room = columns_of(stream->number) - 1 - write_prefix(output, stream, "");
+    room = columns_of(stream->number) - 1 - write_prefix(stream, "");
     if (room > 0) {
         size_t shown = dp_min(bytes, (size_t)room);
 
@@ -153,26 +171,60 @@ static void draw_draft(stream_t *stream, const char *text, size_t bytes)
     stream->is_drafted = 1;
 }
 
+/* Nothing is added to what ranks write. A terminal gets whole lines in any case. */
+static int is_exact(const dp_job_output_t *output, int sink)
+{
+    return !output->command->has_prefix && !output->command->has_timestamps &&
+           !output->is_terminal[sink];
+}
+
+/* A dp_turn_broken_fn. */
+static void on_turn_broken(void *context, int writer)
+{
+    dp_job_output_t *output = context;
+    stream_t *stream = &output->streams[writer];
+
+    stream->is_mid_line = 0;
+    if (is_exact(output, stream->number - 1)) return;
+    stream->goes_on = 1;
+    put(stream, "\n", 1);
+}
+
 /* A dp_line_fn. */
 static void print_line(void *context, const char *text, size_t bytes, dp_line_end_t end)
 {
     stream_t *stream = context;
     dp_job_output_t *output = stream->output;
+    static const char *const ends[] = {[DP_LINE_NEWLINE] = "\n",
+                                       [DP_LINE_RETURN_NEWLINE] = "\r\n",
+                                       [DP_LINE_RETURN] = "\r",
+                                       [DP_LINE_CUT] = "",
+                                       [DP_LINE_OPEN] = ""};
     int sink = stream->number - 1;
+    dp_turns_t *turns = output->turns[sink];
+    int is_raw = is_exact(output, sink);
 
-    if (end == DP_LINE_RETURN && bytes == 0) return; /* "\r" first, then the text */
+    /* "\r" first, then the text */
+    if (end == DP_LINE_RETURN && bytes == 0 && !is_raw && !stream->is_mid_line) return;
     dp_tail_add(&output->tails[stream->rank], text, bytes);
     if (output->command->is_quiet) return;
-    if (end == DP_LINE_RETURN && output->is_terminal[sink]) {
+    if (end == DP_LINE_RETURN && output->is_terminal[sink] && !dp_turns_are_taken(turns)) {
         draw_draft(stream, text, bytes);
         return;
     }
     wipe_draft(output);
-    write_prefix(output, stream, stream->goes_on ? "+" : "");
-    stream->goes_on = end == DP_LINE_CUT;
-    dp_sink_write(output->sinks[sink], text, bytes);
-    dp_sink_write(output->sinks[sink], "\n",
-                  1); /* in a file each state of a progress line counts */
+    if (!is_raw && !stream->is_mid_line) write_prefix(stream, stream->goes_on ? "+" : "");
+    put(stream, text, bytes);
+    if (is_raw) {
+        put(stream, ends[end], strlen(ends[end]));
+        output->is_cut[sink] = end != DP_LINE_NEWLINE && end != DP_LINE_RETURN_NEWLINE;
+        if (output->sinks[0] == output->sinks[1]) output->is_cut[1] = output->is_cut[sink];
+    } else if (end != DP_LINE_CUT) {
+        put(stream, "\n", 1); /* in a file each state of a progress line counts */
+    }
+    stream->goes_on = 0;
+    stream->is_mid_line = end == DP_LINE_CUT;
+    dp_turns_end_piece(turns, (int)(stream - output->streams), stream->is_mid_line);
 }
 
 static void on_draft_timer(evutil_socket_t fd, short what, void *context)
@@ -185,7 +237,11 @@ static void on_draft_timer(evutil_socket_t fd, short what, void *context)
         stream_t *stream = &output->streams[i];
 
         if (!stream->is_open || stream->is_drafted || stream->lines.bytes == 0 ||
-            !output->is_terminal[stream->number - 1]) {
+            !output->is_terminal[stream->number - 1] || stream->is_mid_line) {
+            continue;
+        }
+        if (dp_turns_are_taken(output->turns[stream->number - 1])) {
+            arm_draft_timer(stream); /* once the long line is over */
             continue;
         }
         draw_draft(stream, stream->lines.data, stream->lines.bytes);
@@ -237,6 +293,7 @@ static void close_stream(stream_t *stream)
     if (!stream->is_open) return;
     stream->is_open = 0;
     dp_lines_end(&stream->lines, print_line, stream);
+    if (stream->is_mid_line) print_line(stream, "", 0, DP_LINE_OPEN);
     if (output->draft == stream) { /* the last state of a progress line stays */
         dp_sink_write(output->sinks[stream->number - 1], "\n", 1);
         output->draft = NULL;
@@ -367,6 +424,15 @@ dp_status_t dp_job_output_attach(dp_job_output_t *output, int rank, int stream_n
     return DP_OK;
 }
 
+/* "2>&1": with two queues for it, a line of one could come into the middle of the other's. */
+static int are_one_file(int a, int b)
+{
+    struct stat first, second;
+
+    return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
 static void look_at_terminal(dp_job_output_t *output)
 {
     const char *kind = dp_environment("TERM");
@@ -423,7 +489,15 @@ dp_status_t dp_job_output_create(struct event_base *base, const dp_command_t *co
     }
     look_at_terminal(output);
     for (int i = 0; i < 2; i++) {
+        if (i == 1 && are_one_file(STDOUT_FILENO, STDERR_FILENO)) {
+            output->sinks[1] = output->sinks[0];
+            output->turns[1] = output->turns[0];
+            break;
+        }
         status = dp_sink_create(base, i + 1, &sink_events, &output->sinks[i], error);
+        if (status != DP_OK) goto fail;
+        status = dp_turns_create(base, output->sinks[i], size * 2 + 1, on_turn_broken, output,
+                                 &output->turns[i], error);
         if (status != DP_OK) goto fail;
     }
     *out = output;
@@ -447,8 +521,11 @@ void dp_job_output_destroy(dp_job_output_t *output)
     for (int rank = 0; output->tails != NULL && rank < output->size; rank++) {
         dp_tail_fini(&output->tails[rank]);
     }
-    dp_sink_destroy(output->sinks[0]);
-    dp_sink_destroy(output->sinks[1]);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && output->sinks[1] == output->sinks[0]) break;
+        dp_turns_destroy(output->turns[i]);
+        dp_sink_destroy(output->sinks[i]);
+    }
     if (output->draft_timer != NULL) event_free(output->draft_timer);
     free(output->streams);
     free(output->tails);
@@ -458,8 +535,13 @@ void dp_job_output_destroy(dp_job_output_t *output)
 
 void dp_job_output_print(dp_job_output_t *output, const char *text)
 {
+    const int writer = output->size * 2;
+
     wipe_draft(output);
-    dp_sink_write(output->sinks[1], text, strlen(text));
+    if (output->is_cut[1]) dp_turns_write(output->turns[1], writer, "\n", 1);
+    output->is_cut[1] = 0;
+    dp_turns_write(output->turns[1], writer, text, strlen(text));
+    dp_turns_end_piece(output->turns[1], writer, 0);
     dp_sink_flush(output->sinks[1]);
 }
 
@@ -502,7 +584,10 @@ void dp_job_output_close_streams(dp_job_output_t *output)
 
 size_t dp_job_output_queued(const dp_job_output_t *output)
 {
-    return dp_sink_queued(output->sinks[0]) + dp_sink_queued(output->sinks[1]);
+    size_t bytes = dp_sink_queued(output->sinks[0]) + dp_turns_waiting(output->turns[0]);
+
+    if (output->sinks[1] == output->sinks[0]) return bytes;
+    return bytes + dp_sink_queued(output->sinks[1]) + dp_turns_waiting(output->turns[1]);
 }
 
 int dp_job_output_has_lost(const dp_job_output_t *output)

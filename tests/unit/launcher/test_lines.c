@@ -16,7 +16,8 @@
 #include "launcher/dprun/output/tail.h"
 #include "tests/unit/fail_allocation.h"
 
-/* Lines as text: each followed by | (newline), < (return), + (cut) or . (open). */
+/* Lines as text: each followed by | (newline), / (return and newline), < (return), + (cut) or .
+ * (open). */
 typedef struct record {
     char text[4096];
     size_t bytes;
@@ -34,7 +35,7 @@ static void note_line(void *context, const char *text, size_t bytes, dp_line_end
     if (record->bytes + bytes + 2 > sizeof(record->text)) return;
     memcpy(record->text + record->bytes, text, bytes);
     record->bytes += bytes;
-    record->text[record->bytes++] = "|<+."[end];
+    record->text[record->bytes++] = "|/<+."[end];
     record->text[record->bytes] = '\0';
 }
 
@@ -62,11 +63,11 @@ static void lines_end_where_they_should(void **state)
     expect("one\ntwo\n", 8, "one|two|");
     expect("one\ntwo", 7, "one|two.");
     expect("\n\n", 2, "||");
-    expect("one\r\ntwo\r\n", 10, "one|two|");
-    expect("10%\r20%\r\n", 9, "10%<20%|");
+    expect("one\r\ntwo\r\n", 10, "one/two/");
+    expect("10%\r20%\r\n", 9, "10%<20%/");
     expect("10%\r", 4, "10%<");
     expect("\r\r", 2, "<<");
-    expect("a\r\n\r\nb", 6, "a||b.");
+    expect("a\r\n\r\nb", 6, "a//b.");
 }
 
 static void lines_pass_any_byte(void **state)
