@@ -20,6 +20,7 @@ import tempfile
 import zipfile
 
 import bundle
+import licenses
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.path.dirname(HERE)
@@ -88,8 +89,9 @@ def _built(settings: dict | None) -> str:
     return folder
 
 
-def _stage_programs(built: str, stage: str) -> str:
-    """Puts the package with its libraries and programs below `stage`; returns the platform's tag."""
+def _stage_programs(built: str, stage: str) -> tuple[str, dict[str, str]]:
+    """Puts the package with its libraries and programs below `stage`; returns the platform's tag and the libraries
+    of others, as bundle.complete()."""
     package = os.path.join(stage, "dp")
     shutil.copytree(os.path.join(PYTHON, "dp"), package,
                     ignore=shutil.ignore_patterns("__pycache__", "lib", "bin"))
@@ -117,7 +119,9 @@ def _metadata(project: dict) -> str:
         lines.append(f"Provides-Extra: {extra}")
         lines += [f'Requires-Dist: {need}; extra == "{extra}"' for need in needs]
     with open(os.path.join(TOP, "docs", "pytorch.md"), encoding="utf-8") as file:
-        return "\n".join([*lines, "Description-Content-Type: text/markdown", "", file.read()])
+        # Links to other pages lead nowhere outside of the repository.
+        page = re.sub(r"\[([^]]+)\]\((?!https?:|#)([^)#]+)[^)]*\)", r"\1 (docs/\2 of the sources)", file.read())
+    return "\n".join([*lines, "Description-Content-Type: text/markdown", "", page])
 
 
 def _entry_points(project: dict) -> str:
@@ -128,12 +132,14 @@ def _entry_points(project: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _stage_info(stage: str, project: dict, tag: str) -> str:
-    """Writes NAME-VERSION.dist-info, without RECORD, and returns its name."""
+def _stage_info(stage: str, project: dict, tag: str, others: dict[str, str]) -> str:
+    """Writes NAME-VERSION.dist-info, without RECORD, and returns its name. others: libraries, by name, with their places."""
     info = f"{project['name']}-{project['version']}.dist-info"
     folder = os.path.join(stage, info)
     os.makedirs(os.path.join(folder, "licenses"), exist_ok=True)
     shutil.copy(os.path.join(TOP, "LICENSE"), os.path.join(folder, "licenses"))
+    if others:
+        licenses.gather(others, os.path.join(folder, "licenses"))
     texts = {"METADATA": _metadata(project), "entry_points.txt": _entry_points(project),
              "WHEEL": f"Wheel-Version: 1.0\nGenerator: libdp\nRoot-Is-Purelib: false\nTag: {tag}\n"}
     for name, text in texts.items():
@@ -177,10 +183,10 @@ def _pack(stage: str, info: str, path: str) -> None:
                          "\n".join(record) + "\n")
 
 
-def _write_wheel(stage: str, directory: str, platform: str) -> str:
+def _write_wheel(stage: str, directory: str, platform: str, others: dict[str, str]) -> str:
     project = _project()
     tag = f"py3-none-{platform}"
-    info = _stage_info(stage, project, tag)
+    info = _stage_info(stage, project, tag, others)
     name = f"{project['name']}-{project['version']}-{tag}.whl"
     _pack(stage, info, os.path.join(directory, name))
     return name
@@ -207,7 +213,7 @@ def build_wheel(wheel_directory: str, config_settings: dict | None = None,
     """Builds libdp and writes the wheel; returns its file name."""
     built = _built(config_settings)
     with tempfile.TemporaryDirectory() as stage:
-        return _write_wheel(stage, wheel_directory, _stage_programs(built, stage))
+        return _write_wheel(stage, wheel_directory, *_stage_programs(built, stage))
 
 
 def build_editable(wheel_directory: str, config_settings: dict | None = None,
@@ -216,7 +222,7 @@ def build_editable(wheel_directory: str, config_settings: dict | None = None,
     with tempfile.TemporaryDirectory() as stage:
         with open(os.path.join(stage, "libdp.pth"), "w", encoding="utf-8") as file:
             file.write(PYTHON + "\n")
-        return _write_wheel(stage, wheel_directory, bundle.LOCAL_PLATFORM)
+        return _write_wheel(stage, wheel_directory, bundle.LOCAL_PLATFORM, {})
 
 
 def build_sdist(sdist_directory: str, config_settings: dict | None = None) -> str:

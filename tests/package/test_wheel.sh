@@ -30,6 +30,30 @@ esac
 assert "dp.torch.backend:register" in [one.value for one in distribution("libdp").entry_points if one.name == "dp"]' ||
     die "torch.distributed would not find the backend"
 
+# Ubuntu 22.04 and RHEL 9 have glibc 2.35 and 2.34, and a compiler is all that it takes to serve them.
+if command -v cc >/dev/null; then
+    echo "$wheel" | grep -qE 'manylinux_2_([0-9]|[12][0-9]|3[0-4])_' || die "$(basename "$wheel") wants a newer C library"
+    # What stands in for it loads where the newer version does not exist: here one that exists nowhere.
+    cp -r "$(cd / && env -u PYTHONPATH "$work/env/bin/python" -c 'import dp, os; print(os.path.dirname(dp.__file__))')/lib" "$work/forged"
+    sed -i 's/GLIBC_2\.36/GLIBC_2.96/' "$work/forged"/libevent_core-*
+    python3 -c 'import ctypes, glob, sys; ctypes.CDLL(glob.glob(sys.argv[1])[0]).evutil_secure_rng_get_bytes(ctypes.create_string_buffer(8), 8)' \
+        "$work/forged/libevent_core-*" || die "libevent does not load with an older C library"
+fi
+# Each library of others has its licence.
+"$work/env/bin/python" - <<'TXT' || die "licences are missing"
+import os, sys
+from importlib.metadata import distribution
+files = distribution("libdp").files
+lines = next(one for one in files if one.name == "LIBRARIES").read_text().splitlines()[1:]
+named = dict(line.split(": ") for line in lines)
+carried = {"/".join(one.parts[2:]) for one in files if one.parts[:2] == ("dp", "lib") and not one.name.startswith("libdp")}
+texts = {one.parts[-2] for one in files if "licenses" in one.parts and one.locate().stat().st_size > 500}
+bare = {name for name in carried if named.get(name) not in texts}
+sys.exit(f"no licence of {sorted(bare)}" if bare or not carried else 0)
+TXT
+"$work/env/bin/python" -c 'import importlib.metadata as m, re, sys
+sys.exit(bool(re.search(r"\]\((?!https?:|#)", m.metadata("libdp").get_payload())))' || die "its description has links into the repository"
+
 cat >"$work/program.py" <<'TXT'
 import array, sys
 import dp
