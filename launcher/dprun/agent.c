@@ -45,7 +45,8 @@ typedef struct agent {
     dp_job_t *job;
     agent_phase_t phase;
     uint64_t phase_ns;   /* when it began */
-    int is_orphan;       /* dprun is gone: kill everything and exit */
+    pid_t guard;         /* the parent */
+    int is_orphan;       /* dprun or the guard is gone: kill everything and exit */
     int is_done;         /* dprun said goodbye */
     int signals;         /* signalfd */
     int failures;        /* pipe of dp_spawn_failure_t */
@@ -119,7 +120,8 @@ static void start_ranks(agent_t *agent)
     }
     spawner.failure_fd = failures[1];
     agent->failures = failures[0];
-    for (int rank = 0; rank < agent->job->size && agent->phase == PHASE_RUNNING; rank++) {
+    for (int rank = 0;
+         rank < agent->job->size && agent->phase == PHASE_RUNNING && !agent->is_orphan; rank++) {
         dp_message_t message;
         pid_t pid;
 
@@ -331,14 +333,15 @@ static void hear_dprun(agent_t *agent)
     }
 }
 
+/* SIGTERM says that the guard has died, or comes to every process of the job (a batch system, a
+ * service manager): then dprun has it, too, and ends the ranks with their whole grace. */
 static void hear_signals(agent_t *agent)
 {
     struct signalfd_siginfo info;
 
     while (read(agent->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGTERM)
-            agent->is_orphan = 1; /* dprun died (PDEATHSIG), or a user ends the agent */
     }
+    if (getppid() != agent->guard) agent->is_orphan = 1;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -346,17 +349,18 @@ static void hear_signals(agent_t *agent)
 static int become_agent(agent_t *agent)
 {
     sigset_t heard;
+    sigset_t all;
 
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "dprun-agent");
-    /* Besides the channel's closing, should a stray copy of dprun's end keep it open: the guard
-     * passes it on. */
+    sigfillset(&all); /* no signal but SIGKILL ends it */
+    sigprocmask(SIG_BLOCK, &all, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != agent->guard) agent->is_orphan = 1; /* it died before that line */
     sigemptyset(&heard);
     sigaddset(&heard, SIGCHLD);
     sigaddset(&heard, SIGTERM);
-    sigprocmask(SIG_BLOCK, &heard, NULL);
     agent->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);
     agent->pids = calloc((size_t)agent->job->size, sizeof(*agent->pids));
     agent->is_stopped = calloc((size_t)agent->job->size, sizeof(*agent->is_stopped));
@@ -373,9 +377,10 @@ static int poll_timeout(const agent_t *agent)
     return (int)((STRAY_GRACE_NS - in_phase_ns) / 1000000) + 1;
 }
 
-int dp_agent_run(const dp_agent_start_t *start)
+int dp_agent_run(const dp_agent_start_t *start, pid_t guard)
 {
-    agent_t agent = {.start = start, .job = start->job, .failures = -1, .signals = -1};
+    agent_t agent = {
+        .start = start, .job = start->job, .guard = guard, .failures = -1, .signals = -1};
 
     if (become_agent(&agent) != 0) {
         not_started(&agent, 0, errno);

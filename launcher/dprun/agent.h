@@ -18,8 +18,8 @@ typedef struct dp_agent_start {
     struct rlimit open_files; /* limit the ranks get */
 } dp_agent_start_t;
 
-/* Runs the agent in this (freshly forked, single-threaded) process. Returns its exit status when no
- * descendant is left. */
-int dp_agent_run(const dp_agent_start_t *start);
+/* Runs the agent in this (freshly forked, single-threaded) process, below the guard. Returns its
+ * exit status when no descendant is left. */
+int dp_agent_run(const dp_agent_start_t *start, pid_t guard);
 
 #endif

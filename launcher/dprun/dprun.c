@@ -24,7 +24,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launcher/dprun/channel.h"
@@ -40,9 +39,11 @@
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/supervise.h"
 #include "launcher/dprun/timeline.h"
+#include "launcher/dprun/tree.h"
 
 #define SPARE_FILES 64
-#define FILES_PER_NODE 6 /* a link, and an ssh with its pipes */
+#define FILES_PER_NODE 6                    /* a link, and an ssh with its pipes */
+#define AGENT_ENDS_NS UINT64_C(12000000000) /* agents give a stuck process 10 s */
 #define SAVED_MAX ((size_t)2 * PATH_MAX)
 
 /* Limits and signals that dprun changes for itself; the ranks get the old values back. */
@@ -215,7 +216,7 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
         close_fd(start.pump_fd);
         close_fd(start.signals);
         if (start.agent_pid > 0) {
-            waitpid(start.agent_pid, NULL, 0);
+            dp_tree_await(start.agent_pid, AGENT_ENDS_NS);
         } else if (job->owns_run_dir) {
             dp_run_dir_remove(job->run_dir);
         }
@@ -232,7 +233,7 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
     if (nodes != NULL) explicit_bzero(&nodes->secret, sizeof(nodes->secret));
     if (status == DP_OK) return DP_OK;
     dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
-    if (start.agent_pid > 0) waitpid(start.agent_pid, NULL, 0);
+    if (start.agent_pid > 0) dp_tree_await(start.agent_pid, AGENT_ENDS_NS);
     return status;
 }
 
@@ -303,16 +304,26 @@ static int settle_files(const dp_supervisor_t *supervisor, const dp_timeline_req
     return keep;
 }
 
+/* How ranks that were told to end did so. */
 static void write_interruption(const dp_supervisor_t *supervisor, const char *what, FILE *out)
 {
     const dp_fate_t *fate = &supervisor->fate;
     char elapsed[32];
+    char killed[128];
+    const int count = dp_report_killed(fate, killed, sizeof(killed));
 
     dp_format_elapsed((fate->stop_ns == 0 ? dp_now_ns() : fate->stop_ns) - fate->start_ns, elapsed,
                       sizeof(elapsed));
-    fprintf(out, "dprun: %s at %s: ended %d rank%s%s, %d processes left\n", what, elapsed,
-            fate->size, fate->size == 1 ? "" : "s",
-            fate->kill_ns != 0 ? " (not all of their own accord: SIGKILL)" : "", fate->left);
+    fprintf(out, "dprun: %s at %s: ended %d rank%s", what, elapsed, fate->size,
+            fate->size == 1 ? "" : "s");
+    if (count > 0) fprintf(out, ", killed %d of them (rank %s)", count, killed);
+    if (count > 0 && supervisor->is_cut) {
+        fprintf(out, " at once, as asked");
+    } else if (count > 0 && fate->kill_ns != 0) {
+        fprintf(out, " after the grace time of %.6g s (--grace gives more)",
+                (double)supervisor->job->command->grace_ns / 1e9);
+    }
+    fprintf(out, "%s, %d processes left\n", count == 0 ? " within the grace time" : "", fate->left);
 }
 
 static void write_report(const dp_supervisor_t *supervisor, const char *saved, FILE *out)
@@ -326,6 +337,7 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
                           .saved = saved[0] == '\0' ? NULL : saved,
                           .run_dir =
                               supervisor->job->run_dir[0] == '\0' ? NULL : supervisor->job->run_dir,
+                          .grace_ns = supervisor->job->command->grace_ns,
                           .exit_code = dp_supervisor_exit_code(supervisor)};
     char name[32];
     char what[64];

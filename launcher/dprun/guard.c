@@ -25,6 +25,7 @@
 #define RESCAN_NS 20000000L
 #define DPRUN_ENDS_NS UINT64_C(10000000000) /* a killed process on a crowded machine */
 #define GIVE_UP_NS UINT64_C(10000000000)    /* SIGKILL does not reach a process stuck in a driver */
+#define AGENT_ENDS_NS UINT64_C(2000000000)  /* once dprun is dead: then the agent is stopped */
 
 typedef struct guard {
     pid_t dprun;
@@ -62,21 +63,27 @@ static int reap_orphans(guard_t *guard)
     return pid == 0 || errno != ECHILD;
 }
 
+/* A SIGTERM may say that dprun has died, or may have been sent to every process of the job: then
+ * dprun has it, too, and ends the ranks with their whole grace. The agent knows dprun's death by
+ * its channel. One that does not act on it is killed, and what it does is done here. */
 static void watch_agent(guard_t *guard, const sigset_t *heard)
 {
     const struct timespec rescan = {0, RESCAN_NS};
+    uint64_t dead_ns = 0; /* since when dprun is */
 
     while (reap_orphans(guard)) {
-        int number;
-
         if (guard->agent == 0) {
             dp_tree_kill(getpid());
             if (dp_now_ns() - guard->lost_ns >= GIVE_UP_NS) return;
-            sigtimedwait(heard, NULL, &rescan);
+        } else if (getppid() == guard->dprun) {
+            sigwaitinfo(heard, NULL);
             continue;
+        } else if (dead_ns == 0) {
+            dead_ns = dp_now_ns();
+        } else if (dp_now_ns() - dead_ns >= AGENT_ENDS_NS) {
+            kill(guard->agent, SIGKILL);
         }
-        number = sigwaitinfo(heard, NULL);
-        if (number == SIGTERM) kill(guard->agent, SIGTERM); /* dprun died */
+        sigtimedwait(heard, NULL, &rescan);
     }
 }
 
@@ -94,18 +101,21 @@ static void await_end_of_dprun(const guard_t *guard, const sigset_t *heard)
 int dp_guard_run(const dp_agent_start_t *start)
 {
     guard_t guard = {.dprun = getppid()};
+    const pid_t guard_pid = getpid();
     sigset_t heard;
+    sigset_t all;
 
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "dp-guard");
+    sigfillset(&all); /* no signal but SIGKILL ends it */
+    sigprocmask(SIG_BLOCK, &all, NULL);
     sigemptyset(&heard);
     sigaddset(&heard, SIGCHLD);
     sigaddset(&heard, SIGTERM);
-    sigprocmask(SIG_BLOCK, &heard, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     guard.agent = fork();
-    if (guard.agent == 0) _exit(dp_agent_run(start));
+    if (guard.agent == 0) _exit(dp_agent_run(start, guard_pid));
     dp_job_forget_secret(start->job);
     let_go(start);
     if (guard.agent < 0) return 1; /* dprun sees the channel close */

@@ -128,7 +128,8 @@ void dp_help_print(FILE *out)
     fprintf(out,
             "\nSignals\n"
             "  INT, TERM and HUP go to the ranks' process groups; what is left after the grace\n"
-            "  time is killed with everything it has started. A second Ctrl-C kills at once.\n"
+            "  time is killed with everything it has started. INT or TERM once more, half a\n"
+            "  second later at the earliest, and QUIT kill at once.\n"
             "  USR1, USR2, TSTP and CONT are passed on.\n"
             "\nExit code\n");
     for (size_t i = 0; i < DP_ARRAY_LEN(exit_codes); i++) {

@@ -9,46 +9,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launcher/dprun/failure/report.h"
 #include "launcher/dprun/supervise_internal.h"
 #include "launcher/dprun/tree.h"
 
-#define AGENT_LOST_ROUNDS 500
-#define AGENT_LOST_WAIT_MS 10
+#define GUARD_ENDS_NS UINT64_C(2000000000) /* once nothing is below it; else it is stopped */
 
 /* ---- Events --------------------------------------------------------------------------------- */
-
-/* The agent was killed. The ranks die with it (parent-death signal), and the processes they had
- * started become children of dprun, the next subreaper above. */
-static void agent_lost(dp_supervisor_t *supervisor)
-{
-    size_t left = 1;
-
-    event_del(supervisor->on_channel);
-    close(supervisor->channel);
-    supervisor->channel = -1;
-    if (supervisor->outcome == DP_OUTCOME_NONE) supervisor->outcome = DP_OUTCOME_AGENT_LOST;
-    for (int round = 0; round < AGENT_LOST_ROUNDS; round++) {
-        left = dp_tree_kill(getpid());
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-        if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD) {
-            left = 0;
-            break;
-        }
-        poll(NULL, 0, AGENT_LOST_WAIT_MS);
-    }
-    supervisor->agent_pid = 0;
-    dp_supervisor_note_gone(supervisor, (int)left);
-}
 
 static void on_channel(evutil_socket_t fd, short what, void *context)
 {
@@ -60,7 +33,8 @@ static void on_channel(evutil_socket_t fd, short what, void *context)
     if (got > 0) {
         dp_supervisor_hear_agent(supervisor, &message);
     } else if (got < 0) {
-        agent_lost(supervisor);
+        if (supervisor->outcome == DP_OUTCOME_NONE) supervisor->outcome = DP_OUTCOME_AGENT_LOST;
+        dp_supervisor_lose_agent(supervisor);
     }
 }
 
@@ -93,7 +67,9 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
         dp_supervisor_order(supervisor, DP_MESSAGE_SIGNAL, (int)info.ssi_signo);
         break;
     default:
-        dp_supervisor_interrupt(supervisor, (int)info.ssi_signo);
+        dp_supervisor_interrupt(supervisor, (int)info.ssi_signo,
+                                dp_wish_hear(&supervisor->wish, (int)info.ssi_signo, dp_now_ns()) ==
+                                    DP_WISH_AGAIN);
         break;
     }
 }
@@ -259,8 +235,7 @@ void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
     dp_fleet_dismiss(supervisor->fleet, dp_supervisor_exit_code(supervisor));
     if (supervisor->agent_pid <= 0) return;
     dp_supervisor_order(supervisor, DP_MESSAGE_BYE, 0);
-    while (waitpid(supervisor->agent_pid, NULL, 0) < 0 && errno == EINTR) {
-    }
+    dp_tree_await(supervisor->agent_pid, GUARD_ENDS_NS);
     supervisor->agent_pid = 0;
 }
 

@@ -11,6 +11,7 @@
 #include "launcher/dprun/job.h"
 #include "launcher/dprun/output/output.h"
 #include "launcher/dprun/remote/fleet.h"
+#include "launcher/dprun/wish.h"
 #include "runtime/base/rendezvous.h"
 
 /* Why the job is over, or is being ended. */
@@ -49,6 +50,8 @@ typedef struct dp_supervisor {
     uint64_t fail_ns; /* when it came to DP_JOB_STAGE_FAILING */
     dp_outcome_t outcome;
     int signal;        /* of DP_OUTCOME_INTERRUPTED */
+    dp_wish_t wish;    /* of the signals to dprun */
+    int is_cut;        /* a second request to end, or SIGQUIT, has cut the grace */
     int start_code;    /* of DP_OUTCOME_NOT_STARTED */
     int joined;        /* ranks that came to the rendezvous */
     int is_gone;       /* the agent has no descendant left */

@@ -116,9 +116,17 @@ static void on_nodes_gone(void *context, int left)
     dp_supervisor_note_gone(supervisor, left);
 }
 
-static void on_node_signalled(void *context, int number)
+static void on_node_signalled(void *context, const char *node, int number, int is_again)
 {
-    dp_supervisor_interrupt(context, number);
+    dp_supervisor_t *supervisor = context;
+    char name[32];
+
+    /* Else the signal went to dprun, too, or to other nodes before. */
+    if (supervisor->outcome == DP_OUTCOME_NONE) {
+        dp_signal_name(number, name, sizeof(name));
+        dp_job_output_say(supervisor->output, "node %s was told to end by %s", node, name);
+    }
+    dp_supervisor_interrupt(supervisor, number, is_again);
 }
 
 static void on_line(void *context, const char *text)

@@ -9,9 +9,13 @@
 #include "launcher/dprun/supervise_internal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/tree.h"
 
 /* From one look to the next whether the others are to be told to end (dp_fate_is_pending()). */
 #define FAILED_LOOK_NS UINT64_C(50000000)
@@ -19,6 +23,11 @@
  */
 #define FAILED_END_NS UINT64_C(950000000)
 #define FAILED_GRACE_MIN_NS UINT64_C(250000000)
+/* From SIGKILL until an agent or a node that has not ended its ranks is given up: an agent itself
+ * waits 10 s for a process that is stuck in the kernel. */
+#define KILLED_NS UINT64_C(12000000000)
+#define AGENT_LOST_ROUNDS 500
+#define AGENT_LOST_WAIT_MS 10
 #define FEED_NS UINT64_C(2000000000)
 #define PATIENCE_NS                                                                                \
     UINT64_C(2000000000) /* with a reader that takes nothing, once a user wants out */
@@ -52,8 +61,31 @@ void dp_supervisor_kill(dp_supervisor_t *supervisor)
     supervisor->stage = DP_JOB_STAGE_KILLED;
     supervisor->fate.kill_ns = dp_now_ns();
     if (supervisor->fate.stop_ns == 0) supervisor->fate.stop_ns = supervisor->fate.kill_ns;
-    event_del(supervisor->stage_timer);
     dp_supervisor_order(supervisor, DP_MESSAGE_KILL, 0);
+    if (!supervisor->is_gone) dp_supervisor_arm_timer(supervisor->stage_timer, KILLED_NS);
+}
+
+/* The ranks die with their agent (parent-death signal), and the processes they had started become
+ * children of dprun, the next subreaper above. */
+void dp_supervisor_lose_agent(dp_supervisor_t *supervisor)
+{
+    size_t left = 1;
+
+    event_del(supervisor->on_channel);
+    close(supervisor->channel);
+    supervisor->channel = -1;
+    for (int round = 0; round < AGENT_LOST_ROUNDS; round++) {
+        left = dp_tree_kill(getpid());
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+        if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD) {
+            left = 0;
+            break;
+        }
+        poll(NULL, 0, AGENT_LOST_WAIT_MS);
+    }
+    supervisor->agent_pid = 0;
+    dp_supervisor_note_gone(supervisor, (int)left);
 }
 
 void dp_supervisor_tell(dp_supervisor_t *supervisor, int number, uint64_t grace_ns)
@@ -86,6 +118,10 @@ static void on_stage_timer(evutil_socket_t fd, short what, void *context)
         dp_supervisor_tell(supervisor, SIGTERM, failed_grace_ns(supervisor, since_ns));
     } else if (supervisor->stage == DP_JOB_STAGE_TOLD) {
         dp_supervisor_kill(supervisor);
+    } else if (supervisor->stage == DP_JOB_STAGE_KILLED && supervisor->fleet != NULL) {
+        dp_fleet_abandon(supervisor->fleet);
+    } else if (supervisor->stage == DP_JOB_STAGE_KILLED && supervisor->channel >= 0) {
+        dp_supervisor_lose_agent(supervisor); /* it is stopped */
     }
 }
 
@@ -252,9 +288,34 @@ void dp_supervisor_hear_agent(dp_supervisor_t *supervisor, dp_message_t *message
 
 /* ---- Signals of the user -------------------------------------------------------------------- */
 
-void dp_supervisor_interrupt(dp_supervisor_t *supervisor, int number)
+static int is_request_to_end(int number)
+{
+    return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
+}
+
+/* A signal to every process of the job ends ranks as well, and such an end may be heard before
+ * dprun reads its own signal: then it is no failure that cuts the others' grace. */
+static int is_failure_by_signal(const dp_supervisor_t *supervisor)
+{
+    if (supervisor->outcome != DP_OUTCOME_FAILED || supervisor->stage == DP_JOB_STAGE_KILLED ||
+        dp_now_ns() >= supervisor->fail_ns + DP_WISH_NS) {
+        return 0;
+    }
+    for (int i = 0; i < supervisor->job->size; i++) {
+        const dp_rank_fate_t *rank = &supervisor->fate.ranks[i];
+
+        if (rank->lost != NULL || rank->start_error != 0) return 0;
+        if (rank->has_ended && WIFSIGNALED(rank->status) &&
+            !is_request_to_end(WTERMSIG(rank->status)))
+            return 0;
+    }
+    return 1;
+}
+
+void dp_supervisor_interrupt(dp_supervisor_t *supervisor, int number, int is_again)
 {
     if (supervisor->is_gone) { /* only output is left, and the user does not wait for it */
+        if (supervisor->outcome == DP_OUTCOME_INTERRUPTED && !is_again) return;
         if (supervisor->outcome == DP_OUTCOME_NONE) {
             supervisor->outcome = DP_OUTCOME_INTERRUPTED;
             supervisor->signal = number;
@@ -262,7 +323,13 @@ void dp_supervisor_interrupt(dp_supervisor_t *supervisor, int number)
         end_loop(supervisor);
         return;
     }
-    if (supervisor->stage >= DP_JOB_STAGE_TOLD || number == SIGQUIT) {
+    if (is_failure_by_signal(supervisor)) {
+        supervisor->outcome = DP_OUTCOME_NONE;
+        supervisor->stage = DP_JOB_STAGE_RUNNING;
+    }
+    if (number == SIGQUIT || is_again ||
+        (supervisor->stage >= DP_JOB_STAGE_TOLD && supervisor->outcome != DP_OUTCOME_INTERRUPTED)) {
+        supervisor->is_cut = 1;
         dp_supervisor_kill(supervisor);
     }
     if (supervisor->outcome != DP_OUTCOME_NONE) return;

@@ -79,7 +79,7 @@ static void exec_dptrace(const char *tool, const dp_timeline_request_t *timeline
 {
     const char *arguments[] = {tool, "merge", run_dir, "-o", timeline->file, NULL, NULL, NULL};
     char *words[DP_ARRAY_LEN(arguments)];
-    sigset_t none;
+    sigset_t held;
 
     if (timeline->steps[0] != '\0') {
         arguments[5] = "--steps";
@@ -89,8 +89,11 @@ static void exec_dptrace(const char *tool, const dp_timeline_request_t *timeline
         words[i] = arguments[i] == NULL ? NULL : strdup(arguments[i]);
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    /* More signals of the request that has ended the job must not cost its timeline. */
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGHUP);
+    sigprocmask(SIG_SETMASK, &held, NULL);
     signal(SIGPIPE, SIG_DFL);
     /* Its standard output would come between ours; dprun says where the file is. */
     dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);

@@ -14,8 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/common.h"
+
+#define KILLED_NS UINT64_C(2000000000) /* for what got SIGKILL to be gone */
+#define LOOK_NS 5000000L
 #define ROUNDS_MAX 64 /* a fork bomb may outrun stopping; the caller repeats anyway */
 
 static int read_process(const char *pid, dp_tree_process_t *process)
@@ -124,4 +130,25 @@ size_t dp_tree_kill(pid_t root)
     }
     free(below);
     return count;
+}
+
+void dp_tree_await(pid_t child, uint64_t limit_ns)
+{
+    const struct timespec look = {0, LOOK_NS};
+    uint64_t deadline_ns = dp_now_ns() + limit_ns;
+    int is_killed = 0;
+
+    while (waitpid(child, NULL, WNOHANG) == 0) {
+        if (dp_now_ns() >= deadline_ns && is_killed) return; /* stuck in the kernel */
+        if (dp_now_ns() >= deadline_ns) {
+            dp_tree_kill(getpid());
+            deadline_ns = dp_now_ns() + KILLED_NS;
+            is_killed = 1;
+        }
+        nanosleep(&look, NULL);
+    }
+    while (is_killed && dp_tree_kill(getpid()) > 0 && dp_now_ns() < deadline_ns)
+        nanosleep(&look, NULL);
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
 }

@@ -291,10 +291,12 @@ says_twice() { [ "$(grep -c "$1" "$work/out")" = 2 ]; }
 start_job "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done" --grace 60
 wait_for says_twice ready
 kill -TERM $pid
-wait_for says_twice told # two signals at once would be one
+wait_for says_twice told
+sleep 0.6 # within half a second it would be the same request
 kill -TERM $pid
 wait $pid
 check "a second signal kills at once" $? = 143
+has "and is told" err 'ended 2 ranks, killed 2 of them \(rank 0,1\) at once, as asked, 0 processes left'
 nothing_left "a second signal"
 start_job "trap 'echo got usr1; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
 wait_for says_twice ready

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm_jobs.sh - jobs that a real Slurm starts on two machines.
 #
-#   slurm_jobs.sh BUILD [CASE...]     srun, dprun, python; all without any
+#   slurm_jobs.sh BUILD [CASE...]     srun, dprun, python; without any these; ends
 set -u
 self=$(readlink -f "$0") here=$(dirname "$(readlink -f "$0")") build=$(readlink -f "$1")
 bad() { echo "FAILED: $*" >&2; tail -n +1 out err 2>/dev/null; exit 1; }
@@ -42,6 +42,51 @@ dprun_in_an_allocation() {
     until_holds eval '"$here/hosts.sh" --processes b | grep -q victim'
     pkill -KILL -f "^$build/dprun "
     wait $step # with a code of salloc's own
+    until_holds nobody_left
+}
+
+# A job that Slurm ends: every process of it gets SIGTERM, and the ranks have dprun's grace to save what they have, which
+# takes a second here.
+ended_by_slurm() {
+    local id way nodes limits=()
+    cat >saver <<'END'
+trap 'sleep 1; echo x >saved.$SLURM_JOB_ID.$DP_RANK; exit 0' TERM
+trap 'echo x >warned.$SLURM_JOB_ID.$DP_RANK' USR1
+echo x >runs.$SLURM_JOB_ID.$DP_RANK
+while :; do sleep 0.05; done
+END
+    printf '%s\n' '#!/bin/bash' "cd '$HOSTS_DIR'" 'exec >"out.$SLURM_JOB_ID" 2>&1' \
+        "exec '$build/dprun' -np 2 -x SLURM_JOB_ID=\$SLURM_JOB_ID sh saver" >script
+    both() { [ -e "$1.$2.0" ] && [ -e "$1.$2.1" ]; } # FILE JOB
+    has_ended() { grep -q '^dprun: interrupted' "out.$1"; }
+    saved() { # JOB WAY
+        until_holds has_ended "$1"
+        cp "out.$1" out
+        both saved "$1" || bad "$2: $(ls saved."$1".* 2>/dev/null | wc -l) of 2 ranks saved"
+        grep -q 'interrupted by SIGTERM .*: ended 2 ranks within the grace time, 0 processes left' out ||
+            bad "$2: dprun does not say how it ended"
+    }
+    for nodes in 1 2; do # both run into their limit, a minute at least, while the others come and go
+        id=$(sbatch --parsable -N$nodes --ntasks=2 -t 1 script) || bad "sbatch"
+        until_holds both runs "$id"
+        limits+=("$id")
+    done
+    for nodes in 1 2; do
+        for way in "" "--full --signal=TERM" "--batch --signal=TERM"; do
+            id=$(sbatch --parsable -N$nodes --ntasks=2 script) || bad "sbatch"
+            until_holds both runs "$id"
+            if [ $nodes = 2 ]; then # a warning to the step, which has the ranks' parents, too
+                scancel --signal=USR1 "$id"
+                until_holds both warned "$id"
+            fi
+            # shellcheck disable=SC2086
+            scancel $way "$id"
+            saved "$id" "scancel $way, $nodes nodes"
+        done
+    done
+    for ((i = 0; i < 120; i++)); do has_ended "${limits[0]}" && has_ended "${limits[1]}" && break; sleep 1; done
+    saved "${limits[0]}" "time limit, 1 node"
+    saved "${limits[1]}" "time limit, 2 nodes"
     until_holds nobody_left
 }
 
@@ -96,6 +141,7 @@ if [ "${2:-}" = inside ]; then
         case $case in
         srun) srun_alone ;;
         dprun) dprun_in_an_allocation ;;
+        ends) ended_by_slurm ;;
         python) python_under_srun ;;
         *) bad "no case $case" ;;
         esac

@@ -130,6 +130,12 @@ codes)
     "$dprun" -H a:1,b:1 sh -c 'trap "echo got $DP_RANK; exit 0" USR1; touch ready.$DP_RANK; while :; do sleep 0.05; done' >out 2>err & job=$!
     until_holds [ -e ready.0 -a -e ready.1 ]
     kill -USR1 $job; ends 0; expect out "[0@a] got 0" "[1@b] got 1"
+    # A signal that comes to dprun's ssh as well cuts nobody's grace.
+    # shellcheck disable=SC2016
+    "$dprun" -H a:1,b:1 sh -c 'trap "sleep 1; touch saved.$DP_RANK; exit 0" TERM; touch runs.$DP_RANK; while :; do sleep 0.05; done' >out 2>err & job=$!
+    until_holds [ -e runs.0 -a -e runs.1 ]
+    pkill -TERM -x ssh; kill -TERM $job; ends 143; expect err "ended 2 ranks within the grace time"
+    [ -e saved.0 ] && [ -e saved.1 ] || bad "a rank was cut off"
     # A signal ends the wait for the files of a failed job, which take a minute on this network.
     "$hosts" --rate b 8M
     # shellcheck disable=SC2016

@@ -465,9 +465,35 @@ static void describe_last(const dp_fate_t *fate, const dp_rank_fate_t *rank, cha
     }
 }
 
+int dp_report_killed(const dp_fate_t *fate, char *ranks, size_t room)
+{
+    unsigned char *is_killed = calloc((size_t)fate->size, 1);
+    int count = 0;
+
+    snprintf(ranks, room, "?");
+    for (int i = 0; is_killed != NULL && i < fate->size; i++) {
+        const dp_rank_fate_t *rank = &fate->ranks[i];
+        const int is_ours = fate->kill_ns != 0 && WIFSIGNALED(rank->status) &&
+                            WTERMSIG(rank->status) == SIGKILL && rank->end_ns >= fate->kill_ns;
+
+        is_killed[i] = rank->pid != 0 && (!rank->has_ended || is_ours);
+        count += is_killed[i];
+    }
+    if (is_killed != NULL) dp_format_ranks(is_killed, fate->size, ranks, room);
+    free(is_killed);
+    return count;
+}
+
 void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out)
 {
+    char ranks[128];
+
     fprintf(out, "dprun: TIMEOUT  the job ran longer than %.6g s\n", (double)limit_ns / 1e9);
     write_groups(report->fate, "ranks", -1, describe_last, out);
+    if (dp_report_killed(report->fate, ranks, sizeof(ranks)) > 0) {
+        fprintf(out,
+                "  killed   %s: still there after the grace time of %.6g s (--grace gives more)\n",
+                ranks, (double)report->grace_ns / 1e9);
+    }
     write_left_and_exit(report, out);
 }

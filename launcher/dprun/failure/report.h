@@ -19,6 +19,7 @@ typedef struct dp_report {
     dp_memory_sight_t after;  /* when the first rank failed */
     const char *saved;        /* the line about kept files; NULL: none are */
     const char *run_dir;      /* still there, with the flight recorders; NULL: there is none */
+    uint64_t grace_ns;        /* from SIGTERM to SIGKILL, where a user or a timeout ended the job */
     int exit_code;
 } dp_report_t;
 
@@ -27,6 +28,10 @@ void dp_report_failure(const dp_report_t *report, FILE *out);
 
 /* The job took too long: the state of every rank. */
 void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out);
+
+/* How many ranks did not end by themselves once they were told to, but were killed; ranks: which,
+ * as dp_format_ranks(). */
+int dp_report_killed(const dp_fate_t *fate, char *ranks, size_t room);
 
 /* "SIGKILL", "signal 40". */
 void dp_signal_name(int number, char *text, size_t room);

@@ -54,6 +54,13 @@ static void on_end(void *context, int number)
     event_base_loopbreak(check->base);
 }
 
+static void on_signalled(void *context, const char *node, int number, int is_again)
+{
+    (void)node;
+    (void)is_again;
+    on_end(context, number);
+}
+
 static void on_memory(void *context, const dp_memory_sight_t *before,
                       const dp_memory_sight_t *after)
 {
@@ -142,8 +149,8 @@ int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FIL
                               .ticket = &ticket,
                               .input_fd = -1,
                               .only_looks = 1,
-                              .events = {on_message, on_output, on_lost, on_end, on_end, on_end,
-                                         on_memory, on_line, NULL, &check}};
+                              .events = {on_message, on_output, on_lost, on_end, on_end,
+                                         on_signalled, on_memory, on_line, NULL, &check}};
     dp_fleet_t *fleet = NULL;
     dp_error_t error = {DP_OK, "out of memory"};
 

@@ -177,6 +177,19 @@ static void serve_memory(dp_fleet_node_t *node, dp_reader_t *fields)
     if (!fields->failed) node->fleet->events.memory(node->fleet->events.context, &before, &after);
 }
 
+static void serve_signalled(dp_fleet_node_t *node, dp_reader_t *fields)
+{
+    const dp_fleet_events_t *events = &node->fleet->events;
+    const int number = (int)dp_read_u32(fields);
+    const int is_again = node->is_told;
+
+    if (fields->failed ||
+        (number != SIGTERM && number != SIGINT && number != SIGHUP && number != SIGQUIT))
+        return;
+    node->is_told = 1;
+    events->signalled(events->context, node->name, number, is_again);
+}
+
 static void serve_pong(dp_fleet_node_t *node, dp_reader_t *fields)
 {
     const uint64_t sent_ns = dp_read_u64(fields);
@@ -225,9 +238,7 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
         node->has_files = 1;
         break;
     case DP_REMOTE_SIGNALLED:
-        dp_fleet_say(fleet, "node %s was told to end by signal %u", node->name,
-                     dp_read_u32(fields));
-        fleet->events.signalled(fleet->events.context, SIGTERM);
+        serve_signalled(node, fields);
         break;
     case DP_REMOTE_MEMORY:
         serve_memory(node, fields);
@@ -443,6 +454,14 @@ void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number)
     dp_write_u8(&writer, (uint8_t)type);
     dp_write_u32(&writer, (uint32_t)number);
     send_to_all(fleet, DP_REMOTE_ORDER, data, sizeof(data));
+}
+
+void dp_fleet_abandon(dp_fleet_t *fleet)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].stage != DP_FLEET_RUNNING) continue;
+        dp_fleet_node_lose(&fleet->list[i], 1, "it has not ended its ranks");
+    }
 }
 
 /* Packets without frames are a sign of life because a link may only lose some of them. They also

@@ -31,7 +31,8 @@ typedef struct dp_fleet_events {
     void (*lost)(void *context, int node, const dp_fleet_loss_t *loss); /* with all its ranks */
     void (*refused)(void *context, int exit_code); /* nothing was started; lines have told why */
     void (*gone)(void *context, int left);         /* no rank is left on any node */
-    void (*signalled)(void *context, int number);  /* a node was told to end */
+    /* A node was told to end by a signal; is_again: for the second time. */
+    void (*signalled)(void *context, const char *node, int number, int is_again);
     void (*memory)(void *context, const dp_memory_sight_t *before, const dp_memory_sight_t *after);
     void (*say)(void *context, const char *line);
     /* A new connection to the rendezvous: non-blocking, for the caller to close. -1: none. May be
@@ -56,6 +57,9 @@ void dp_fleet_destroy(dp_fleet_t *fleet); /* NULL is fine */
 
 /* SIGNAL or KILL to all ranks. Before they are started it ends the start. */
 void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number);
+
+/* SIGKILL was ordered long ago: the nodes that have not ended their ranks are lost. */
+void dp_fleet_abandon(dp_fleet_t *fleet);
 
 /* A rank reported this one, of another node, as the culprit: its node is lost once it has sent no
  * frame for DP_REMOTE_SILENCE_NS, however many packets still come from there. */

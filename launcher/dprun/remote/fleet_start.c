@@ -121,6 +121,7 @@ static void start_shell(dp_fleet_node_t *node)
     dp_remote_ticket_t ticket;
     dp_shell_start_t start = {.ticket = &ticket,
                               .signals = fleet->signals,
+                              .is_shielded = !node->is_here, /* that is a station */
                               .dies_with_dprun = 1,
                               .ended = on_shell_ended,
                               .said = on_shell_said,

@@ -16,7 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define END_NS UINT64_C(1000000000) /* from SIGTERM to SIGKILL */
+#define END_NS UINT64_C(1000000000)    /* from SIGTERM to SIGKILL */
+#define KILLED_NS UINT64_C(1000000000) /* for SIGKILL to work; not on one stuck in the kernel */
+#define EXIT_LOOK_US 50000
 #define END_LOOK_NS 1000000L
 #define TICKET_ROOM (DP_REMOTE_TICKET_MAX + 64)
 
@@ -99,9 +101,13 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
 
 static void exec_shell(const dp_shell_start_t *start, pid_t parent, int in, int out)
 {
+    static const int shielded[] = DP_SHELL_SHIELDED;
+
     setsid();
+    for (size_t i = 0; start->is_shielded && i < DP_ARRAY_LEN(shielded); i++)
+        signal(shielded[i], SIG_IGN); /* which ssh leaves so */
     if (start->dies_with_dprun) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        prctl(PR_SET_PDEATHSIG, start->is_shielded ? SIGKILL : SIGTERM);
         if (getppid() != parent) _exit(1); /* dprun died before that line: no signal would come */
     }
     signal(SIGPIPE, SIG_DFL);
@@ -146,6 +152,7 @@ static dp_status_t fork_shell(dp_shell_t *shell, dp_error_t *error)
 dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *start,
                             dp_shell_t **out, dp_error_t *error)
 {
+    const struct timeval look = {0, EXIT_LOOK_US};
     dp_shell_t *shell = calloc(1, sizeof(*shell));
     dp_status_t status;
 
@@ -154,13 +161,14 @@ dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *sta
     shell->input = shell->output = shell->pidfd = -1;
     status = fork_shell(shell, error);
     if (status == DP_OK) {
+        /* Linux before 5.3, and some sandboxes, have no pidfd: there its end is looked for. */
         shell->pidfd = (int)syscall(SYS_pidfd_open, shell->pid, 0);
         shell->readable = event_new(base, shell->output, EV_READ | EV_PERSIST, on_readable, shell);
-        if (shell->pidfd >= 0) {
-            shell->exited = event_new(base, shell->pidfd, EV_READ | EV_PERSIST, on_exited, shell);
-        }
+        shell->exited = event_new(base, shell->pidfd,
+                                  (shell->pidfd >= 0 ? EV_READ : 0) | EV_PERSIST, on_exited, shell);
         if (shell->readable == NULL || shell->exited == NULL ||
-            event_add(shell->readable, NULL) != 0 || event_add(shell->exited, NULL) != 0) {
+            event_add(shell->readable, NULL) != 0 ||
+            event_add(shell->exited, shell->pidfd >= 0 ? NULL : &look) != 0) {
             status = dp_error_set(error, DP_ERR_SYSTEM, "watching %s: %s", start->argv[0],
                                   strerror(errno));
         }
@@ -183,19 +191,28 @@ static int has_exited(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* The shell may ignore SIGTERM, or be stopped; it must not hold up the end of dprun. */
-static void end_group(pid_t leader)
+static void await_exit(pid_t pid, uint64_t limit_ns)
 {
-    const uint64_t deadline_ns = dp_now_ns() + END_NS;
+    const uint64_t deadline_ns = dp_now_ns() + limit_ns;
     const struct timespec look = {0, END_LOOK_NS};
 
-    kill(-leader, SIGTERM);
-    kill(leader, SIGTERM); /* it may not lead its group yet */
-    kill(-leader, SIGCONT);
-    while (!has_exited(leader) && dp_now_ns() < deadline_ns)
+    while (!has_exited(pid) && dp_now_ns() < deadline_ns)
         nanosleep(&look, NULL);
+}
+
+/* The shell may ignore SIGTERM, or be stopped; it must not hold up the end of dprun. */
+static void end_group(pid_t leader, int is_shielded)
+{
+    if (!is_shielded) {
+        kill(-leader, SIGTERM);
+        kill(leader, SIGTERM); /* it may not lead its group yet */
+        kill(-leader, SIGCONT);
+        await_exit(leader, END_NS);
+    }
     kill(-leader, SIGKILL);
-    waitpid(leader, NULL, 0);
+    kill(leader, SIGKILL);
+    await_exit(leader, KILLED_NS);
+    waitpid(leader, NULL, WNOHANG);
 }
 
 void dp_shell_destroy(dp_shell_t *shell)
@@ -206,7 +223,8 @@ void dp_shell_destroy(dp_shell_t *shell)
     if (shell->input >= 0) close(shell->input);
     if (shell->output >= 0) close(shell->output);
     if (shell->pidfd >= 0) close(shell->pidfd);
-    if (!shell->has_ended && shell->pid > 0 && shell->start.dies_with_dprun) end_group(shell->pid);
+    if (!shell->has_ended && shell->pid > 0 && shell->start.dies_with_dprun)
+        end_group(shell->pid, shell->start.is_shielded);
     free(shell);
 }
 

@@ -16,10 +16,17 @@
 
 typedef struct dp_shell dp_shell_t;
 
+/* What may be sent to every process of a job. */
+#define DP_SHELL_SHIELDED                                                                          \
+    {                                                                                              \
+        SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2                                         \
+    }
+
 typedef struct dp_shell_start {
     char *const *argv; /* copied by exec */
     const dp_remote_ticket_t *ticket;
     sigset_t signals;    /* mask of the process */
+    int is_shielded;     /* it ignores DP_SHELL_SHIELDED: a node needs its ssh until the end */
     int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once (but see
                             dp_shell_end_with_dprun()) */
     void (*ended)(void *context, dp_shell_t *shell); /* it has ended; once */

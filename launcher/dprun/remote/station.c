@@ -17,6 +17,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "launcher/dprun/remote/shell.h"
 #include "launcher/dprun/remote/station_internal.h"
 
 #define TICKET_NS UINT64_C(30000000000)
@@ -266,7 +267,7 @@ static void on_lifeline(evutil_socket_t fd, short what, void *context)
 }
 
 /* A notice of the end (a scheduler's, Kubernetes'): dprun ends the whole job as for a signal to
- * itself. Before there is a dprun, and the second time, it is for this process. */
+ * itself. Before there is a dprun it is for this process. */
 static void on_signal(evutil_socket_t fd, short what, void *context)
 {
     dp_station_t *station = context;
@@ -276,11 +277,11 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
 
     (void)what;
     if (read((int)fd, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
-    if (station->link == NULL || station->code != 0) {
+    if (station->link == NULL) {
         dp_station_end(station, 128 + (int)info.ssi_signo);
         return;
     }
-    station->code = 128 + (int)info.ssi_signo;
+    if (dp_wish_hear(&station->wish, (int)info.ssi_signo, dp_now_ns()) == DP_WISH_SAME) return;
     dp_writer_init(&writer, data, sizeof(data));
     dp_write_u32(&writer, info.ssi_signo);
     dp_station_send(station, DP_REMOTE_SIGNALLED, data, sizeof(data));
@@ -292,6 +293,7 @@ static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
 {
     const struct timeval beat = {0, DP_REMOTE_BEAT_NS / 1000};
     sigset_t heard;
+    sigset_t all;
 
     prctl(PR_SET_NAME, "dprun-station");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -300,7 +302,10 @@ static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
     sigaddset(&heard, SIGTERM);
     sigaddset(&heard, SIGINT);
     sigaddset(&heard, SIGHUP);
-    sigprocmask(SIG_BLOCK, &heard, &station->old_mask);
+    sigaddset(&heard, SIGQUIT);
+    sigfillset(
+        &all); /* whatever comes to all processes of a job ends this one by dprun's word alone */
+    sigprocmask(SIG_BLOCK, &all, &station->old_mask);
     station->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);
     station->base = event_base_new();
     if (station->signals < 0 || station->base == NULL) {
@@ -408,6 +413,19 @@ static void add_ssh_address(dp_remote_ticket_t *ticket)
     ticket->address_count++;
 }
 
+/* dprun's ssh ignores these (shell.c). Where it is a program that passes that on, as nsenter
+ * does, the ranks must hear them all the same. */
+static void undo_shield(void)
+{
+    static const int shielded[] = DP_SHELL_SHIELDED;
+    struct sigaction old;
+
+    for (size_t i = 0; i < DP_ARRAY_LEN(shielded); i++)
+        if (sigaction(shielded[i], NULL, &old) != 0 || old.sa_handler != SIG_IGN) return;
+    for (size_t i = 0; i < DP_ARRAY_LEN(shielded); i++)
+        signal(shielded[i], SIG_DFL);
+}
+
 int dp_station_run_agent(void)
 {
     dp_station_options_t options = {.has_lifeline = 1, .start_timeout_ns = DIAL_NS};
@@ -419,6 +437,7 @@ int dp_station_run_agent(void)
         report_to_stderr(error.text);
         return 1;
     }
+    undo_shield();
     add_ssh_address(&options.ticket);
     code = dp_station_run(&options);
     explicit_bzero(&options, sizeof(options));

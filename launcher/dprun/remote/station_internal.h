@@ -15,6 +15,7 @@
 #include "launcher/dprun/remote/link.h"
 #include "launcher/dprun/remote/station.h"
 #include "launcher/dprun/remote/tunnel.h"
+#include "launcher/dprun/wish.h"
 #include "runtime/network/resolve.h"
 
 #define DP_STATION_SILENCE_MS ((int)(DP_REMOTE_LEASE_NS / 1000000))
@@ -49,7 +50,8 @@ struct dp_station {
     struct event *beat;
     int signals;
     sigset_t old_mask;
-    int is_over; /* the loop is to end */
+    dp_wish_t wish; /* of the signals to this process */
+    int is_over;    /* the loop is to end */
     int code;
     /* station_dial.c */
     dp_station_dial_t dials[DP_STATION_DIALS];
