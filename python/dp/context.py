@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -45,6 +46,24 @@ class _Block:
         self.context._free(self.address)
 
 
+class _Registered:
+    """Private memory of empty(), which libdp shares with the ranks of the node until the last array on it has gone or the
+    world has ended. So its contents outlive the world."""
+
+    def __init__(self, context: "Context", nbytes: int) -> None:
+        pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.context = context
+        self.memory = mmap.mmap(-1, pages, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        # Where libdp takes it not, as on a GPU's context, it is ordinary memory, which works as well.
+        self.is_registered = lib.register(context.pointer, self.address, pages) == 0
+
+    def __del__(self) -> None:
+        if self.is_registered and self.context.is_alive and \
+                lib.deregister(self.context.pointer, self.address) != 0:
+            self.context.keep(self.memory)  # an operation still uses it
+
+
 class Context:
     """One rank of a world. Make it with dp.init(); give it back with finalize() or `with`."""
 
@@ -64,6 +83,7 @@ class Context:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
+        self._kept: list[Any] = []  # memory that was still in use when nothing else referred to it
         self._groups: dict[int, Group] = {}
         self._owners: list[Any] = []
         self._caller = Caller()
@@ -208,14 +228,23 @@ class Context:
         return memoryview(array).cast("B")
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
-        """A NumPy array of zeros in memory of alloc()."""
+        """A NumPy array of zeros, in memory that the ranks of a node reduce where it lies. It may outlive the world."""
         import numpy
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = numpy.dtype(dtype)
         count = int(numpy.prod(shape, dtype=numpy.int64))
         if count == 0:
             return numpy.empty(shape, dtype)
-        return numpy.frombuffer(self.alloc(count * dtype.itemsize), dtype).reshape(shape)
+        nbytes = count * dtype.itemsize
+        block = _Registered(self, nbytes)
+        kind: Any = type("Memory", (ctypes.c_char * nbytes,), {})  # a subclass can hold its owner
+        array = kind.from_buffer(block.memory)
+        array.owner = block
+        return numpy.frombuffer(array, dtype).reshape(shape)
+
+    def keep(self, memory: Any) -> None:
+        """Keeps memory until finalize(): called by the garbage collector."""
+        self._kept.append(memory)
 
     def _free(self, address: int) -> None:
         """Called by the garbage collector, so failures have nobody to go to: memory that an operation

@@ -347,6 +347,22 @@ class Life(unittest.TestCase):
         self.assertEqual(code, 0, output)
         self.assertEqual(output.count("no finalize"), 3)
 
+    def test_arrays_of_a_world_outlive_it(self):
+        code, output = finish(start("""
+            with dp.init() as world:
+                kept = world.empty((100, 300))
+                kept[:] = world.rank + 1
+                world.allreduce(kept, name="x").wait()
+                gone = world.empty(10)
+                world.allreduce(gone, name="y")
+                del gone
+            assert (kept == 3).all()
+            kept += 1
+            print("passed")
+            """))
+        self.assertEqual(code, 0, output)
+        self.assertEqual(output.count("passed"), 2, output)
+
     def test_a_context_that_was_dropped_is_finalized(self):
         code, output = finish(start("""
             import gc

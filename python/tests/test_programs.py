@@ -4,6 +4,7 @@
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,25 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 """, "dist.destroy_process_group()")
 
 
+# What stands before each example of docs/pytorch.md in a program, by a text that is in the example.
+SETTING = """
+import torch
+def make_model():
+    return torch.nn.Linear(4, 2)
+def backward():
+    return model(torch.ones(3, 4)).square().mean()
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+BEFORE = {
+    "hvd.broadcast_optimizer_state(optimizer": SETTING,
+    "scaler = hvd.GradScaler()": SETTING + "import dp.torch as hvd\nhvd.init()\noptimizer.zero_grad()\nloss = backward()\n",
+    'dist.init_process_group("dp")': SETTING,
+    "timeline.watch(": SETTING + "import dp.torch as hvd\nhvd.init()\n",
+    "world.empty(1000)": "",
+}
+
+
 def run(folder, *command):
     done = subprocess.run([DPRUN, "-np", str(RANKS), "--no-prefix", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=LIMIT, cwd=folder,
@@ -122,6 +142,17 @@ class Programs(unittest.TestCase):
         self.write("neighbour.py", "NAME = 'of the current folder'\n")
         out = run(self.folder, sys.executable, "-m", "dp.horovod", script, "--epochs", "2")
         self.assertEqual(out.splitlines().count(f"found ['--epochs', '2'] {RANKS} 3"), RANKS, out)
+
+    @unittest.skipUnless(has_backend(), "this PyTorch is too old for the backend")
+    def test_the_examples_of_the_page_run_as_they_stand(self):
+        with open(os.path.join(os.path.dirname(PACKAGE), "docs", "pytorch.md"), encoding="utf-8") as file:
+            examples = re.findall(r"^```python\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
+        self.assertGreaterEqual(len(examples), len(BEFORE))
+        for number, example in enumerate(examples):
+            before = [text for found, text in BEFORE.items() if found in example]
+            self.assertEqual(len(before), 1, f"nothing is known of this example:\n{example}")
+            script = self.write(f"example{number}.py", before[0] + example)
+            run(self.folder, sys.executable, script)
 
     def alone(self, *command):
         """Exit code and output of a program without ranks."""
