@@ -102,7 +102,7 @@ if [ -z "$text" ]; then
     [ -s "$text" ] || examples/gpt2/data/kjv.sh "$text" || die "no text: give one with --text FILE"
 fi
 command=(build/dprun -np 2 --no-prefix --pretend-nodes 2 --timeline "$out/timeline.pftrace:steps=100-120"
-    build/gpt2 --preset quick --data "$text" --wire fp16 --out "$out" --sample "$prompt")
+    build/gpt2 --preset quick --data "$text" --wire fp16 --out "$out" --overwrite --sample "$prompt")
 step 4 train "${command[*]}"
 "${command[@]}" || die "training failed; the lines above say who and why"
 # The same global batch on one rank, for a few seconds.

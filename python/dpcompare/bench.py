@@ -313,7 +313,7 @@ class Bench:
         if study.vocab > 256:
             shared += ["--vocab", study.vocab]
         if study.checkpoint:
-            shared += ["--out", out]
+            shared += ["--out", out, "--overwrite"]
         precision = [] if "--precision" in run.row.flags else ["--precision", "fp32"]
         return [*shared, *precision, *run.row.flags, *study.flags(run.row)]
 

@@ -32,7 +32,7 @@ static gpt2_shape_t tiny(void)
 /* Saves a checkpoint, once, that inputs are laid over. */
 static void make_fixture(fixture_t *fixture)
 {
-    const gpt2_progress_t progress = {7, 56, 7, 0, 1};
+    const gpt2_progress_t progress = {7, 56, 7, 0, 1, {8, 16, 99, 5}};
     const gpt2_optimizer_settings_t settings = {.learning_rate = 1e-3,
                                                 .final_rate = 0.1,
                                                 .steps = 100,

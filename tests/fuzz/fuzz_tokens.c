@@ -1,14 +1,15 @@
 /*
  * fuzz_tokens.c - any bytes as a file to train on: a text, or 16-bit tokens behind a header.
  *
- * The first byte picks the file's name and whether the header's count is made right; the second
+ * The first byte picks the file's name, whether the header's count is made right, whether tokens
+ * need a header, and whether a second file follows; the second
  * the vocabulary, the third the length of a sequence.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 
-#include "examples/gpt2/data/data.h"
+#include "examples/gpt2/data/view.h"
 #include "tests/fuzz/scratch.h"
 
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)
@@ -20,10 +21,10 @@ static void put_int(uint8_t *data, size_t index, uint32_t value)
         data[4 * index + i] = (uint8_t)(value >> (8 * i));
 }
 
-static void use(const gpt2_data_t *data, int vocab, int length)
+static void use(gpt2_data_t *data, int vocab, int length)
 {
     gpt2_error_t error = {""};
-    gpt2_view_t all = gpt2_data_all(data);
+    gpt2_view_t all = gpt2_view_all(data);
     gpt2_view_t parts[2];
     int32_t *tokens = calloc((size_t)2 * SEQUENCES * (size_t)length, sizeof(*tokens));
     int32_t *targets = tokens + (size_t)SEQUENCES * (size_t)length;
@@ -40,13 +41,16 @@ static void use(const gpt2_data_t *data, int vocab, int length)
     if (parts[0].count + parts[1].count != all.count) abort();
     for (int i = 0; i < 2; i++) {
         if (gpt2_view_check(&parts[i], "this part", length, &error) != 0) continue;
-        gpt2_view_training(&parts[i], 7, length, 5, SEQUENCES, tokens, targets);
+        if (gpt2_view_training(&parts[i], 7, length, 5, SEQUENCES, tokens, targets, &error) != 0)
+            abort();
         for (int k = 0; k < SEQUENCES * length; k++)
             if (tokens[k] < 0 || tokens[k] >= vocab || targets[k] >= vocab) abort();
-        gpt2_view_validation(&parts[i], length, 4, 1, SEQUENCES, tokens, targets);
+        if (gpt2_view_validation(&parts[i], length, 4, 1, SEQUENCES, tokens, targets, &error) != 0)
+            abort();
         for (int k = 0; k < SEQUENCES * length; k++)
             if (tokens[k] < 0 || tokens[k] >= vocab || targets[k] >= vocab) abort();
-        if (gpt2_data_is_text(data)) gpt2_view_entropy(&parts[i], &unigram, &bigram);
+        if (gpt2_data_is_text(data) && gpt2_view_entropy(&parts[i], &unigram, &bigram, &error) != 0)
+            abort();
     }
     free(tokens);
 }
@@ -61,6 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     gpt2_error_t error = {""};
     uint8_t *content = calloc(1, HEADER_BYTES + input.bytes + 2);
     size_t size = input.bytes;
+    char *list[2];
+    const gpt2_words_t words = {list, choice & 16 ? 2 : 1};
 
     if (content == NULL) return 0;
     if (choice & 2) {
@@ -72,8 +78,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     } else if (size > 0) {
         memcpy(content, input.data, size);
     }
-    if (gpt2_data_open(scratch_write(choice & 1 ? "data.bin" : "data.txt", content, size), &file,
-                       &error) == 0) {
+    list[0] = (char *)(uintptr_t)scratch_write(choice & 1 ? "data.bin" : "data.txt", content, size);
+    list[1] = (char *)(uintptr_t)scratch_write("second", content, size);
+    if (gpt2_data_open(&words, (choice & 8) != 0, &file, &error) == 0) {
         use(file, vocab, length);
         gpt2_data_close(file);
     } else if (error.text[0] == '\0') {

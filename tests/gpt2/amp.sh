@@ -100,7 +100,7 @@ for stage in optimizer gradients weights; do
 done
 mv optimizer/checkpoint/10 ten
 for stage in optimizer gradients weights; do
-    train $stage 2 $high --shard $stage --resume ten
+    train $stage 2 $high --shard $stage --resume ten --overwrite
     for file in weights adam_m adam_v; do
         cmp coordinator/checkpoint/20/$file.bin $stage/checkpoint/20/$file.bin
     done

@@ -261,7 +261,8 @@ static const char *write_text(void)
 static gpt2_options_t make_options(const char *more)
 {
     static char copy[1024];
-    char *argv[64] = {(char *)(uintptr_t) "gpt2"};
+    static char name[] = "gpt2";
+    static char *argv[64] = {name}; /* the options borrow it */
     int argc = 1;
     gpt2_options_t options;
 

@@ -78,7 +78,7 @@ static void assert_runs_equal(const run_t *a, const run_t *b)
 
 static void save(const run_t *run, uint64_t step)
 {
-    gpt2_progress_t progress = {step, step * 8, step, 0, 7};
+    gpt2_progress_t progress = {step, step * 8, step, 0, 7, {0}};
 
     if (gpt2_checkpoint_save(scratch_path("checkpoint"), run->model, run->optimizer, &progress,
                              &error) != 0) {
@@ -101,7 +101,7 @@ static void round_trip_restores_every_bit(void **state)
 {
     run_t run = make_run(SHAPE, 1);
     run_t other = make_run(SHAPE, 2);
-    gpt2_progress_t progress = {12, 100, 11, 1, 7};
+    gpt2_progress_t progress = {12, 100, 11, 1, 7, {16, 64, 4711, 0xabcdef}};
     gpt2_progress_t loaded;
     gpt2_shape_t shape;
     char path[GPT2_PATH_MAX];
@@ -284,7 +284,7 @@ static void killed_saves_leave_a_whole_checkpoint(void **state)
         assert_true(child >= 0);
         if (child == 0) {
             for (uint64_t step = 2;; step++) {
-                gpt2_progress_t now = {step, step * 8, step, 0, 7};
+                gpt2_progress_t now = {step, step * 8, step, 0, 7, {0}};
                 base.model->weights[3] = (float)step;
                 base.optimizer->v[5] = (float)step;
                 if (gpt2_checkpoint_save(scratch_path("checkpoint"), base.model, base.optimizer,
@@ -320,7 +320,7 @@ static void full_disk_keeps_the_older_checkpoint(void **state)
 {
     run_t run = make_run(SHAPE, 1);
     run_t loaded = make_run(SHAPE, 2);
-    gpt2_progress_t progress = {2, 16, 2, 0, 7};
+    gpt2_progress_t progress = {2, 16, 2, 0, 7, {0}};
     char path[GPT2_PATH_MAX];
     struct rlimit old;
     struct rlimit small;

@@ -11,12 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/data/data.h"
+#include "examples/gpt2/data/view.h"
 #include "examples/gpt2/train/options.h"
 #include "examples/gpt2/base/random.h"
 #include "tests/gpt2/scratch.h"
 
 static gpt2_error_t error;
+
+/* A stream of one file. */
+static int open_one(const char *path, gpt2_data_t **out)
+{
+    char *list[] = {(char *)(uintptr_t)path};
+    const gpt2_words_t words = {list, 1};
+
+    return gpt2_data_open(&words, 0, out, &error);
+}
 
 /* Writes a token file whose header says `count`, with `there` tokens behind it. */
 static const char *write_tokens(const char *name, int32_t magic, int32_t version, int32_t count,
@@ -42,7 +51,7 @@ static void expect_open_fails(const char *path, const char *text)
 {
     gpt2_data_t *data = NULL;
 
-    assert_int_equal(gpt2_data_open(path, &data, &error), -1);
+    assert_int_equal(open_one(path, &data), -1);
     if (strstr(error.text, text) == NULL) fail_msg("\"%s\" lacks \"%s\"", error.text, text);
     if (strstr(error.text, path) == NULL) fail_msg("\"%s\" lacks the path", error.text);
 }
@@ -62,18 +71,17 @@ static void bad_files_are_refused_with_their_values(void **state)
                       "1042 bytes long, but its header says 10 tokens = 1044 bytes");
     expect_open_fails(write_tokens("negative.bin", 20240520, 1, -5, 9, 0), "-5 tokens");
 
-    assert_int_equal(
-        gpt2_data_open(write_tokens("vocab.bin", 20240520, 1, 10, 10, 50257), &data, &error), 0);
+    assert_int_equal(open_one(write_tokens("vocab.bin", 20240520, 1, 10, 10, 50257), &data), 0);
     assert_int_equal(gpt2_data_is_text(data), 0);
     assert_int_equal(gpt2_data_check(data, 50258, &error), 0);
     assert_int_equal(gpt2_data_check(data, 50257, &error), -1);
     assert_non_null(strstr(error.text, "token 9 is 50257, outside the vocabulary of 50257"));
     gpt2_data_close(data);
 
-    assert_int_equal(gpt2_data_open(scratch_write("a.txt", "ab\xff", 3), &data, &error), 0);
+    assert_int_equal(open_one(scratch_write("a.txt", "ab\xff", 3), &data), 0);
     assert_int_equal(gpt2_data_check(data, 128, &error), -1);
     assert_non_null(strstr(error.text, "byte 2 is 255"));
-    gpt2_view_t all = gpt2_data_all(data);
+    gpt2_view_t all = gpt2_view_all(data);
     assert_int_equal(gpt2_view_check(&all, "the training part", 3, &error), -1);
     assert_non_null(strstr(error.text, "has 3 tokens, a sequence of 3 needs 4"));
     assert_int_equal(gpt2_view_check(&all, "the training part", 2, &error), 0);
@@ -129,7 +137,7 @@ static gpt2_data_t *numbered_text(size_t bytes)
     assert_non_null(text);
     for (size_t i = 0; i < bytes; i++)
         text[i] = (unsigned char)(gpt2_random_bits(1, 2, i));
-    assert_int_equal(gpt2_data_open(scratch_write("numbered.txt", text, bytes), &data, &error), 0);
+    assert_int_equal(open_one(scratch_write("numbered.txt", text, bytes), &data), 0);
     free(text);
     return data;
 }
@@ -138,7 +146,7 @@ static void batches_do_not_depend_on_the_split(void **state)
 {
     enum { LENGTH = 16, BATCH = 12, STEPS = 30 };
     gpt2_data_t *data = numbered_text(1000);
-    gpt2_view_t view = gpt2_data_all(data);
+    gpt2_view_t view = gpt2_view_all(data);
     int32_t whole[2][BATCH * LENGTH];
     int32_t parts[2][BATCH * LENGTH];
 
@@ -146,15 +154,19 @@ static void batches_do_not_depend_on_the_split(void **state)
     /* 61 sequences an epoch: steps cross its end. */
     assert_int_equal(gpt2_view_sequences(&view, LENGTH), 61);
     for (uint64_t step = 0; step < STEPS; step++) {
-        gpt2_view_training(&view, 9, LENGTH, step * BATCH, BATCH, whole[0], whole[1]);
+        assert_int_equal(
+            gpt2_view_training(&view, 9, LENGTH, step * BATCH, BATCH, whole[0], whole[1], &error),
+            0);
         for (uint64_t ranks = 1; ranks <= 7; ranks++) {
             for (uint64_t rank = 0; rank < ranks; rank++) {
                 uint64_t first;
                 uint64_t last;
 
                 gpt2_share(BATCH, rank, ranks, &first, &last);
-                gpt2_view_training(&view, 9, LENGTH, step * BATCH + first, (int)(last - first),
-                                   parts[0] + first * LENGTH, parts[1] + first * LENGTH);
+                assert_int_equal(gpt2_view_training(&view, 9, LENGTH, step * BATCH + first,
+                                                    (int)(last - first), parts[0] + first * LENGTH,
+                                                    parts[1] + first * LENGTH, &error),
+                                 0);
             }
             assert_memory_equal(whole, parts, sizeof(whole));
         }
@@ -168,7 +180,7 @@ static void batches_do_not_depend_on_the_split(void **state)
 static void validation_covers_the_view_evenly(void **state)
 {
     gpt2_data_t *data = numbered_text(500);
-    gpt2_view_t all = gpt2_data_all(data);
+    gpt2_view_t all = gpt2_view_all(data);
     gpt2_view_t training;
     gpt2_view_t view;
     int32_t inputs[8];
@@ -180,9 +192,9 @@ static void validation_covers_the_view_evenly(void **state)
     assert_int_equal(view.first, 450);
     assert_int_equal(view.count, 50);
     /* The last of them ends with the file's last byte. */
-    gpt2_view_validation(&view, 8, 5, 4, 1, inputs, targets);
+    assert_int_equal(gpt2_view_validation(&view, 8, 5, 4, 1, inputs, targets, &error), 0);
     assert_int_equal(targets[7], (unsigned char)gpt2_random_bits(1, 2, 499));
-    gpt2_view_validation(&view, 8, 5, 0, 1, inputs, targets);
+    assert_int_equal(gpt2_view_validation(&view, 8, 5, 0, 1, inputs, targets, &error), 0);
     assert_int_equal(inputs[0], (unsigned char)gpt2_random_bits(1, 2, 450));
     gpt2_data_close(data);
 }
@@ -197,9 +209,9 @@ static void entropy_of_a_known_text(void **state)
     (void)state;
     for (int i = 0; i < 1000; i++)
         text[i] = "ab"[i % 2];
-    assert_int_equal(gpt2_data_open(scratch_write("ab.txt", text, 1000), &data, &error), 0);
-    gpt2_view_t view = gpt2_data_all(data);
-    gpt2_view_entropy(&view, &unigram, &bigram);
+    assert_int_equal(open_one(scratch_write("ab.txt", text, 1000), &data), 0);
+    gpt2_view_t view = gpt2_view_all(data);
+    assert_int_equal(gpt2_view_entropy(&view, &unigram, &bigram, &error), 0);
     assert_true(fabs(unigram - log(2.0)) < 1e-9);
     assert_true(bigram < 1e-9);
     gpt2_data_close(data);
@@ -209,7 +221,8 @@ static void entropy_of_a_known_text(void **state)
 static int parse(const char *line, gpt2_options_t *options, gpt2_shape_t *shape)
 {
     static char copy[256];
-    char *argv[32] = {(char *)(uintptr_t) "gpt2"};
+    static char name[] = "gpt2";
+    static char *argv[32] = {name}; /* the options borrow it */
     int argc = 1;
 
     (void)strncpy(copy, line, sizeof(copy) - 1);
@@ -239,6 +252,13 @@ static void bad_flags_are_refused_with_what_would_be_right(void **state)
         {"--width 65", "--width 65 is not a multiple of --heads 2"},
         {"--resume auto", "--out, which is missing"},
         {"--help=1", "--help takes no value"},
+        {"--data", "--data needs a value"},
+        {"--data --steps 3", "--data needs a value"},
+        {"--data=a.bin b.bin",
+         "b.bin: stands behind no flag that takes it (files to train on: --data"},
+        {"kjv.txt", "kjv.txt: stands behind no flag"},
+        {"--overwrite", "--out holds, which is missing"},
+        {"--overwrite --out r --resume auto", "--resume auto goes on with"},
     };
     gpt2_options_t options;
     gpt2_shape_t shape;
@@ -258,6 +278,37 @@ static void bad_flags_are_refused_with_what_would_be_right(void **state)
     assert_int_equal(parse("--preset 124M", &options, &shape), 0);
     assert_int_equal(gpt2_options_complete(&options, 0, &shape, &error), 0);
     assert_int_equal(shape.vocab_padded, 50304);
+}
+
+static void flags_given_twice_and_lists_are_understood(void **state)
+{
+    gpt2_options_t options;
+    gpt2_shape_t shape;
+    char text[64];
+
+    (void)state;
+    assert_int_equal(parse("--data a_1.bin a_2.bin a_3.bin --seed 4 --val v.bin", &options, &shape),
+                     0);
+    assert_int_equal(options.data.count, 3);
+    assert_string_equal(options.data.list[2], "a_3.bin");
+    assert_int_equal(options.val.count, 1);
+    assert_string_equal(options.repeated, "");
+    assert_int_equal(options.seed_is_default, 0);
+    gpt2_words_describe(&options.data, text, sizeof(text));
+    assert_string_equal(text, "a_1.bin and 2 more");
+
+    /* The last one counts, as behind a script's own flags, and is told where it differs. */
+    assert_int_equal(
+        parse("--steps 4 --lr=1e-3 --data=a --steps=9 --data b c --lr 1e-3 --plan --plan", &options,
+              &shape),
+        0);
+    assert_int_equal(options.steps, 9);
+    assert_int_equal(options.data.count, 2);
+    assert_int_equal(options.seed, 1);
+    assert_int_equal(options.seed_is_default, 1);
+    assert_string_equal(options.repeated, "--steps is given twice, 4 and 9: the last one counts\n"
+                                          "--data is given twice, a and b and 1 more: the last one "
+                                          "counts\n");
 }
 
 static int setup(void **state)
@@ -284,6 +335,7 @@ int main(void)
         cmocka_unit_test(validation_covers_the_view_evenly),
         cmocka_unit_test(entropy_of_a_known_text),
         cmocka_unit_test(bad_flags_are_refused_with_what_would_be_right),
+        cmocka_unit_test(flags_given_twice_and_lists_are_understood),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -62,7 +62,8 @@ static const char *write_text(void)
 static int run_ranks(int ranks, int has_extras, const char *more, uint64_t stop)
 {
     static char copy[1024];
-    char *argv[64] = {(char *)(uintptr_t) "gpt2"};
+    static char name[] = "gpt2";
+    static char *argv[64] = {name}; /* the options borrow it */
     int argc = 1;
     gpt2_options_t options;
     rank_job_t jobs[RANKS_MAX];

@@ -104,28 +104,30 @@ static void fails_with_a_reason(char **more, int count)
 
 static void a_fresh_run_fails_with_a_reason(void **state)
 {
-    char *more[] = {(char[]){"--steps"}, (char[]){"1"}};
+    char *more[] = {(char[]){"--steps"}, (char[]){"1"}, (char[]){"--overwrite"}};
 
     (void)state;
-    fails_with_a_reason(more, 2);
+    fails_with_a_reason(more, 3);
 }
 
 static void a_run_with_lamb_fails_with_a_reason(void **state)
 {
-    char *more[] = {(char[]){"--steps"}, (char[]){"1"}, (char[]){"--optimizer"}, (char[]){"lamb"}};
+    char *more[] = {(char[]){"--steps"}, (char[]){"1"}, (char[]){"--optimizer"}, (char[]){"lamb"},
+                    (char[]){"--overwrite"}};
 
     (void)state;
-    fails_with_a_reason(more, 4);
+    fails_with_a_reason(more, 5);
 }
 
 static void a_resumed_run_that_samples_fails_with_a_reason(void **state)
 {
+    char *first[] = {(char[]){"--steps"}, (char[]){"1"}, (char[]){"--overwrite"}};
     char *more[] = {
         (char[]){"--steps"},  (char[]){"1"},   (char[]){"--resume"},        (char[]){"auto"},
         (char[]){"--sample"}, (char[]){"and"}, (char[]){"--sample-tokens"}, (char[]){"4"}};
 
     (void)state;
-    fails_with_a_reason(more, 2); /* leaves a checkpoint */
+    fails_with_a_reason(first, 3); /* leaves a checkpoint */
     fails_with_a_reason(more, 8);
 }
 

@@ -312,10 +312,10 @@ static void samples_are_places_of_the_order_of_training(void **state)
     char flags[1800];
     size_t bytes;
     uint64_t *places;
-    gpt2_data_t *opened = NULL;
-    gpt2_view_t all;
-    gpt2_view_t training;
-    gpt2_view_t validation;
+    gpt2_corpus_t corpus;
+    char *list[] = {data};
+    const gpt2_words_t words = {list, 1};
+    const gpt2_words_t none = {NULL, 0};
     int32_t inputs[8];
     int32_t targets[8];
 
@@ -326,21 +326,20 @@ static void samples_are_places_of_the_order_of_training(void **state)
     assert_int_equal(run_flags(flags), 0);
     places = (uint64_t *)(void *)read_file(scratch_path("samples"), &bytes);
     assert_int_equal(bytes, 120 * sizeof(*places));
-    assert_int_equal(gpt2_data_open(data, &opened, &error), 0);
-    all = gpt2_data_all(opened);
-    gpt2_view_split(&all, 0.1, &training, &validation);
+    assert_int_equal(gpt2_corpus_open(&words, &none, 0, &corpus, &error), 0);
     for (uint64_t i = 0; i < 120; i++) {
         int32_t at[8];
         char *text;
 
-        gpt2_view_training(&training, 5, 8, i, 1, inputs, targets);
+        assert_int_equal(gpt2_view_training(&corpus.training, 5, 8, i, 1, inputs, targets, &error),
+                         0);
         text = read_file(data, &bytes);
         for (int k = 0; k < 8; k++)
             at[k] = (unsigned char)text[places[i] + (uint64_t)k];
         assert_memory_equal(at, inputs, sizeof(at));
         free(text);
     }
-    gpt2_data_close(opened);
+    gpt2_corpus_close(&corpus);
     free(places);
 }
 

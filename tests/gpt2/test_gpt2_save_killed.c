@@ -106,7 +106,7 @@ static void become(float mark)
 
 static int save(uint64_t step)
 {
-    const gpt2_progress_t progress = {step, step * 8, step, 0, 7};
+    const gpt2_progress_t progress = {step, step * 8, step, 0, 7, {0}};
 
     return gpt2_checkpoint_save(scratch_path("out/checkpoint"), model, optimizer, &progress,
                                 &error);
@@ -256,7 +256,7 @@ static void a_save_of_the_same_step_without_exchange(void **state)
 /* Puts a checkpoint with this mark under a name of the folder that the others are in. */
 static void leave(const char *name, float mark)
 {
-    const gpt2_progress_t progress = {8, 64, 8, 0, 7};
+    const gpt2_progress_t progress = {8, 64, 8, 0, 7, {0}};
     char path[64];
 
     become(mark);

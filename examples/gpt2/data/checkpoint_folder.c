@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WRITING ".writing-"
 #define REPLACED ".replaced-"
@@ -222,21 +223,33 @@ int gpt2_folder_commit(const char *folder, uint64_t step, gpt2_error_t *error)
     return 0;
 }
 
-void gpt2_folder_prune(const char *folder, size_t kept, uint64_t saved)
+int gpt2_folder_remove(const char *folder, uint64_t step, gpt2_error_t *error)
 {
     char path[GPT2_PATH_MAX];
+    char inside[GPT2_PATH_MAX];
     char removing[GPT2_PATH_MAX];
+
+    if (step_path(path, folder, "", step, error) != 0) return -1;
+    if (step_path(removing, folder, REMOVING, step, error) != 0) return -1;
+    if (gpt2_path_join(inside, path, "manifest.txt", error) != 0) return -1;
+    if (access(inside, F_OK) != 0) {
+        return gpt2_fail(error, "%s: not a checkpoint (no manifest.txt), and not removed", path);
+    }
+    if (rename(path, removing) != 0) {
+        return gpt2_fail(error, "%s: cannot be removed: %s", path, strerror(errno));
+    }
+    return gpt2_remove_folder(removing, error);
+}
+
+void gpt2_folder_prune(const char *folder, size_t kept, uint64_t saved)
+{
     uint64_t *steps;
     size_t count;
 
     if (gpt2_folder_steps(folder, &steps, &count, NULL) != 0) return;
     for (size_t i = kept; i < count; i++) {
-        if (steps[i] == saved)
-            continue; /* the run was resumed from an earlier step, so newer checkpoints exist */
-        if (step_path(path, folder, "", steps[i], NULL) != 0) continue;
-        if (step_path(removing, folder, REMOVING, steps[i], NULL) != 0) continue;
-        /* Half of a checkpoint never has a checkpoint's name. */
-        if (rename(path, removing) == 0) (void)gpt2_remove_folder(removing, NULL);
+        /* The run may have been resumed from an earlier step, so newer checkpoints exist. */
+        if (steps[i] != saved) (void)gpt2_folder_remove(folder, steps[i], NULL);
     }
     free(steps);
 }

@@ -42,6 +42,10 @@ int gpt2_folder_begin(const char *folder, uint64_t step, char *path, gpt2_error_
  * checkpoint of this name goes when the new one is on disk; both are there until then. */
 int gpt2_folder_commit(const char *folder, uint64_t step, gpt2_error_t *error);
 
+/* Removes one checkpoint: its name goes first, so that half of one never has a checkpoint's name. A
+ * folder without a manifest is not a checkpoint and is refused. */
+int gpt2_folder_remove(const char *folder, uint64_t step, gpt2_error_t *error);
+
 /* Removes all but the newest `kept` checkpoints and that of `saved`, which was just made. */
 void gpt2_folder_prune(const char *folder, size_t kept, uint64_t saved);
 

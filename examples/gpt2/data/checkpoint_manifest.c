@@ -4,6 +4,7 @@
  *     gpt2-checkpoint 1 little-endian fp32
  *     progress STEP SEQUENCES UPDATES SKIPPED SEED
  *     shape VOCAB VOCAB_PADDED CONTEXT LAYERS HEADS WIDTH
+ *     order BATCH SEQ TOKENS FINGERPRINT                   not in those of version 0.2.0
  *     tensor NAME COUNT WEIGHTS_HASH M_HASH V_HASH         for each tensor, in the list's order
  *     extra NAME RANK RANKS BYTES HASH                     for each file of extra state
  *     end HASH                                             of all bytes before this line
@@ -92,6 +93,11 @@ static void print_manifest(const gpt2_manifest_t *manifest, FILE *out)
                   progress->seed);
     (void)fprintf(out, "shape %d %d %d %d %d %d\n", shape->vocab, shape->vocab_padded,
                   shape->context, shape->layers, shape->heads, shape->width);
+    if (progress->order.batch > 0) {
+        (void)fprintf(out, "order %" PRIu64 " %" PRIu64 " %" PRIu64 " %016" PRIx64 "\n",
+                      progress->order.batch, progress->order.seq, progress->order.tokens,
+                      progress->order.fingerprint);
+    }
     for (size_t i = 0; i < count; i++) {
         (void)fprintf(out, "tensor %s %zu %016" PRIx64 " %016" PRIx64 " %016" PRIx64 "\n",
                       layout->tensors[i].name, layout->tensors[i].count, hashes[i],
@@ -209,7 +215,15 @@ static int read_head(text_t *manifest, gpt2_shape_t *shape, gpt2_progress_t *pro
 {
     const char *first = next_line(manifest);
     const char *second = first == NULL ? NULL : next_line(manifest);
+    const int has_order = second != NULL && strncmp(manifest->next, "order ", 6) == 0;
+    gpt2_order_t *order = &progress->order;
 
+    memset(order, 0, sizeof(*order));
+    if (has_order &&
+        sscanf(next_line(manifest), "order %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNx64,
+               &order->batch, &order->seq, &order->tokens, &order->fingerprint) != 4) {
+        return gpt2_fail(error, "%s: its order of data cannot be read", manifest->path);
+    }
     if (second == NULL ||
         sscanf(first, "progress %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
                &progress->step, &progress->sequences, &progress->updates, &progress->skipped,

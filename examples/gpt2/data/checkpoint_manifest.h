@@ -13,6 +13,14 @@
 typedef enum gpt2_arena { GPT2_WEIGHTS = 0, GPT2_MOMENT_M = 1, GPT2_MOMENT_V = 2 } gpt2_arena_t;
 #define GPT2_ARENAS 3
 
+/* What decides, besides the seed, which samples come next. Zeros: not known. */
+typedef struct gpt2_order {
+    uint64_t batch;       /* sequences of a step */
+    uint64_t seq;         /* tokens of a sequence */
+    uint64_t tokens;      /* of the training data */
+    uint64_t fingerprint; /* of these, see gpt2_view_fingerprint() */
+} gpt2_order_t;
+
 /* Where a run stands, besides weights and moments. */
 typedef struct gpt2_progress {
     uint64_t step;      /* steps done */
@@ -20,6 +28,7 @@ typedef struct gpt2_progress {
     uint64_t updates;   /* of the optimizer */
     uint64_t skipped;   /* steps without an update */
     uint64_t seed;      /* of the data's order */
+    gpt2_order_t order; /* of the run that saved it */
 } gpt2_progress_t;
 
 /* One file of extra state. */

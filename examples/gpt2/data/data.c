@@ -1,40 +1,69 @@
 /*
- * data.c - maps data files, checks them, and picks sequences.
+ * data.c - opens data files, checks them, and reads them as one stream of tokens.
  *
- * Every rank maps the same files and computes which sequences are its own, so no data travels. Main
- * thread only.
+ * Main thread only, of every rank: all have the same files, so no data travels. Files are read, not
+ * mapped: a file that is cut while the run goes on is an error in words instead of a SIGBUS, and a
+ * random sequence costs its own pages, not the 128 KiB around them.
  */
 #include "examples/gpt2/data/data.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/gpt2/base/hash.h"
-#include "examples/gpt2/base/random.h"
+#include "examples/gpt2/base/foreign.h"
 
 /* A token file of llm.c: a header of 256 32-bit integers (magic, version, number of tokens, zeros),
  * then the tokens as 16-bit little-endian integers. */
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)
+#define OPEN_MAX 64                        /* descriptors at a time, however many files there are */
+#define CHUNK 4096                         /* tokens read at a time */
+#define CHECKED_BYTES ((uint64_t)1 << 28)  /* of all files, before the first step */
+#define CHECKED_TOKENS ((uint64_t)1 << 16) /* of each file at least */
+
+typedef enum kind { TEXT, TOKENS, RAW } kind_t;
+
+typedef struct shard {
+    char *path;
+    uint64_t first; /* its first token's number in the stream */
+    uint64_t count; /* tokens */
+    off_t bytes;    /* of the file, when the run began */
+    dev_t device;
+    ino_t inode;
+    kind_t kind;
+} shard_t;
 
 struct gpt2_data {
-    char *path;
-    const unsigned char *map; /* NULL: empty file */
-    size_t map_bytes;
-    int is_text;
+    shard_t *shards;
+    size_t shard_count;
     uint64_t count; /* tokens */
+    int vocab;      /* tokens from here on are refused */
+    struct {
+        int fd; /* -1: none */
+        size_t shard;
+    } opened[OPEN_MAX]; /* a shard's place is its number modulo OPEN_MAX */
 };
 
-static int32_t header_int(const gpt2_data_t *data, int index)
+/* ---- Opening -------------------------------------------------------------------------------- */
+
+static const char *kind_name(kind_t kind)
+{
+    return kind == TEXT ? "text" : kind == TOKENS ? "tokens" : "tokens without a header";
+}
+
+static size_t token_bytes(const shard_t *shard)
+{
+    return shard->kind == TEXT ? 1 : 2;
+}
+
+static int32_t header_int(const unsigned char *header, int index)
 {
     int32_t value;
 
-    memcpy(&value, data->map + 4 * (size_t)index, sizeof(value));
+    memcpy(&value, header + 4 * (size_t)index, sizeof(value));
     return value;
 }
 
@@ -46,80 +75,162 @@ static int has_suffix(const char *text, const char *suffix)
     return length >= tail && strcmp(text + length - tail, suffix) == 0;
 }
 
-/* Decides what the file is; a .bin must be tokens. */
-static int examine(gpt2_data_t *data, gpt2_error_t *error)
+/* A file that begins with llm.c's magic. */
+static int examine_tokens(shard_t *shard, const unsigned char *header, size_t bytes,
+                          gpt2_error_t *error)
 {
-    uint64_t expected;
+    const long long there = (long long)shard->bytes - (long long)HEADER_BYTES;
+    const long long count = header_int(header, 2);
 
-    if (data->map_bytes == 0) return gpt2_fail(error, "%s: the file is empty", data->path);
-    if (data->map_bytes < 8 || header_int(data, 0) != GPT2_TOKENS_MAGIC) {
-        if (has_suffix(data->path, ".bin")) {
-            return gpt2_fail(error, "%s: not a token file: magic %ld, expected %d", data->path,
-                             data->map_bytes < 4 ? -1L : (long)header_int(data, 0),
-                             GPT2_TOKENS_MAGIC);
-        }
-        data->is_text = 1;
-        data->count = data->map_bytes;
+    if (header_int(header, 1) != GPT2_TOKENS_VERSION) {
+        return gpt2_fail(error, "%s: token file version %d, this program reads %d", shard->path,
+                         (int)header_int(header, 1), GPT2_TOKENS_VERSION);
+    }
+    if (bytes < HEADER_BYTES) {
+        return gpt2_fail(error, "%s: truncated header: %zu bytes of %zu", shard->path, bytes,
+                         HEADER_BYTES);
+    }
+    if (there / 2 > INT32_MAX) {
+        return gpt2_fail(error,
+                         "%s: %lld tokens, but its header counts in 32 bits: cut it into files of "
+                         "at most %d tokens",
+                         shard->path, there / 2, INT32_MAX);
+    }
+    if (count < 0) return gpt2_fail(error, "%s: the header says %lld tokens", shard->path, count);
+    if (there != 2 * count) {
+        return gpt2_fail(error, "%s: %lld bytes long, but its header says %lld tokens = %lld bytes",
+                         shard->path, (long long)shard->bytes, count,
+                         (long long)HEADER_BYTES + 2 * count);
+    }
+    shard->kind = TOKENS;
+    shard->count = (uint64_t)count;
+    return 0;
+}
+
+/* Decides what the file is; a .bin must be tokens. */
+static int examine(shard_t *shard, int is_raw, const unsigned char *begin, size_t bytes,
+                   gpt2_error_t *error)
+{
+    const char *foreign = gpt2_foreign(begin, bytes);
+    const int is_bin = has_suffix(shard->path, ".bin");
+
+    if (bytes == 0) return gpt2_fail(error, "%s: the file is empty", shard->path);
+    if (bytes >= 8 && header_int(begin, 0) == GPT2_TOKENS_MAGIC)
+        return examine_tokens(shard, begin, bytes, error);
+    if (is_raw && shard->bytes % 2 == 0) {
+        shard->kind = RAW;
+        shard->count = (uint64_t)shard->bytes / 2;
         return 0;
     }
-    if (header_int(data, 1) != GPT2_TOKENS_VERSION) {
-        return gpt2_fail(error, "%s: token file version %d, this program reads %d", data->path,
-                         (int)header_int(data, 1), GPT2_TOKENS_VERSION);
+    if (is_raw) {
+        return gpt2_fail(error, "%s: %lld bytes are no whole number of 16-bit tokens", shard->path,
+                         (long long)shard->bytes);
     }
-    if (data->map_bytes < HEADER_BYTES) {
-        return gpt2_fail(error, "%s: truncated header: %zu bytes of %zu", data->path,
-                         data->map_bytes, HEADER_BYTES);
+    if (foreign != NULL) return gpt2_fail(error, "%s: %s", shard->path, foreign);
+    if (is_bin) {
+        return gpt2_fail(error,
+                         "%s: not a token file: magic %ld, expected %d; if these are 16-bit tokens "
+                         "without a header, as nanoGPT writes them: --raw-tokens",
+                         shard->path, bytes < 4 ? -1L : (long)header_int(begin, 0),
+                         GPT2_TOKENS_MAGIC);
     }
-    if (header_int(data, 2) < 0) {
-        return gpt2_fail(error, "%s: the header says %d tokens", data->path,
-                         (int)header_int(data, 2));
+    shard->kind = TEXT;
+    shard->count = (uint64_t)shard->bytes;
+    return 0;
+}
+
+/* Reads what is there of `bytes`, fewer only at the end. -1: errno. */
+static ssize_t read_at(int fd, void *out, size_t bytes, off_t at)
+{
+    size_t done = 0;
+
+    while (done < bytes) {
+        const ssize_t got = pread(fd, (char *)out + done, bytes - done, at + (off_t)done);
+
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
     }
-    data->count = (uint64_t)header_int(data, 2);
-    expected = HEADER_BYTES + 2 * data->count;
-    if (expected != data->map_bytes) {
-        return gpt2_fail(error, "%s: %zu bytes long, but its header says %llu tokens = %llu bytes",
-                         data->path, data->map_bytes, (unsigned long long)data->count,
-                         (unsigned long long)expected);
+    return (ssize_t)done;
+}
+
+static int open_shard(shard_t *shard, int is_raw, gpt2_error_t *error)
+{
+    unsigned char begin[HEADER_BYTES] = {0};
+    struct stat status;
+    /* Not to wait for the other end of a FIFO. */
+    const int fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t bytes;
+    int code;
+
+    if (fd < 0 || fstat(fd, &status) != 0) {
+        code = gpt2_fail(error, "%s: %s", shard->path, strerror(errno));
+    } else if (!S_ISREG(status.st_mode)) {
+        code = gpt2_fail(error, "%s: not a regular file", shard->path);
+    } else if ((bytes = read_at(fd, begin, sizeof(begin), 0)) < 0) {
+        code = gpt2_fail(error, "%s: cannot be read: %s", shard->path, strerror(errno));
+    } else {
+        shard->bytes = status.st_size;
+        shard->device = status.st_dev;
+        shard->inode = status.st_ino;
+        code = examine(shard, is_raw, begin, (size_t)bytes, error);
+    }
+    if (fd >= 0) (void)close(fd);
+    return code;
+}
+
+static int check_kinds(const shard_t *shard, const shard_t *other, gpt2_error_t *error)
+{
+    if (shard->kind == other->kind) return 0;
+    return gpt2_fail(error, "%s is %s, but %s is %s", shard->path, kind_name(shard->kind),
+                     other->path, kind_name(other->kind));
+}
+
+int gpt2_data_check_kinds(const gpt2_data_t *data, const gpt2_data_t *other, gpt2_error_t *error)
+{
+    return check_kinds(&data->shards[0], &other->shards[0], error);
+}
+
+/* A file that is named twice would count twice. */
+static int check_twice(const gpt2_data_t *data, const shard_t *shard, gpt2_error_t *error)
+{
+    for (const shard_t *other = data->shards; other < shard; other++) {
+        if (other->device != shard->device || other->inode != shard->inode) continue;
+        return gpt2_fail(error, "%s: the same file as %s", shard->path, other->path);
     }
     return 0;
 }
 
-int gpt2_data_open(const char *path, gpt2_data_t **out, gpt2_error_t *error)
+int gpt2_data_open(const gpt2_words_t *paths, int is_raw, gpt2_data_t **out, gpt2_error_t *error)
 {
-    struct stat status;
-    void *map;
     gpt2_data_t *data = calloc(1, sizeof(*data));
-    int fd = -1;
 
-    if (data != NULL) data->path = strdup(path);
-    if (data == NULL || data->path == NULL) {
-        gpt2_fail(error, "out of memory for %s", path);
-        goto fail;
+    if (data != NULL) data->shards = calloc(paths->count + 1, sizeof(*data->shards));
+    if (data == NULL || data->shards == NULL) {
+        free(data);
+        return gpt2_fail(error, "out of memory for %zu data files", paths->count);
     }
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0) {
-        gpt2_fail(error, "%s: %s", path, strerror(errno));
-        goto fail;
-    }
-    if (!S_ISREG(status.st_mode)) {
-        gpt2_fail(error, "%s: not a regular file", path);
-        goto fail;
-    }
-    data->map_bytes = (size_t)status.st_size;
-    if (data->map_bytes > 0) {
-        map = mmap(NULL, data->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            gpt2_fail(error, "%s: cannot be mapped: %s", path, strerror(errno));
+    for (int i = 0; i < OPEN_MAX; i++)
+        data->opened[i].fd = -1;
+    data->vocab = INT32_MAX;
+    for (size_t i = 0; i < paths->count; i++) {
+        shard_t *shard = &data->shards[data->shard_count++];
+
+        shard->path = strdup(paths->list[i]);
+        if (shard->path == NULL) {
+            (void)gpt2_fail(error, "out of memory for %s", paths->list[i]);
             goto fail;
         }
-        data->map = map;
+        if (open_shard(shard, is_raw, error) != 0) goto fail;
+        if (check_kinds(&data->shards[0], shard, error) != 0) goto fail;
+        if (check_twice(data, shard, error) != 0) goto fail;
+        shard->first = data->count;
+        data->count += shard->count;
     }
-    if (examine(data, error) != 0) goto fail;
-    (void)close(fd);
     *out = data;
     return 0;
 fail:
-    if (fd >= 0) (void)close(fd);
     gpt2_data_close(data);
     return -1;
 }
@@ -127,175 +238,156 @@ fail:
 void gpt2_data_close(gpt2_data_t *data)
 {
     if (data == NULL) return;
-    /* munmap() wants a pointer to non-const memory. */
-    if (data->map != NULL) (void)munmap((void *)(uintptr_t)data->map, data->map_bytes);
-    free(data->path);
+    for (int i = 0; i < OPEN_MAX; i++) {
+        if (data->opened[i].fd >= 0) (void)close(data->opened[i].fd);
+    }
+    for (size_t i = 0; i < data->shard_count; i++)
+        free(data->shards[i].path);
+    free(data->shards);
     free(data);
 }
 
 int gpt2_data_is_text(const gpt2_data_t *data)
 {
-    return data->is_text;
+    return data->shards[0].kind == TEXT;
 }
 
-gpt2_view_t gpt2_data_all(const gpt2_data_t *data)
+const char *gpt2_data_name(const gpt2_data_t *data)
 {
-    return (gpt2_view_t){data, 0, data->count};
+    return data->shards[0].path;
 }
 
-static inline int32_t token_at(const gpt2_data_t *data, uint64_t index)
+size_t gpt2_data_files(const gpt2_data_t *data)
 {
-    const unsigned char *at;
-
-    if (data->is_text) return data->map[index];
-    at = data->map + HEADER_BYTES + 2 * index;
-    return (int32_t)(at[0] | (unsigned)at[1] << 8);
+    return data->shard_count;
 }
 
-int gpt2_data_check(const gpt2_data_t *data, int vocab, gpt2_error_t *error)
+uint64_t gpt2_data_count(const gpt2_data_t *data)
 {
-    int32_t highest = 0;
+    return data->count;
+}
 
-    if (vocab >= (data->is_text ? 256 : 65536)) return 0; /* no token can be outside */
-    /* First a loop that the compiler vectorises; the position is looked for only in a bad file. */
-    for (uint64_t i = 0; i < data->count; i++) {
-        int32_t token = token_at(data, i);
-        highest = token > highest ? token : highest;
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+/* The shard's descriptor, which data keeps. Says where the file is not as it was. */
+static int shard_fd(gpt2_data_t *data, const shard_t *shard, gpt2_error_t *error)
+{
+    const size_t number = (size_t)(shard - data->shards);
+    int *fd = &data->opened[number % OPEN_MAX].fd;
+    struct stat status;
+
+    if (*fd >= 0 && data->opened[number % OPEN_MAX].shard != number) {
+        (void)close(*fd);
+        *fd = -1;
     }
-    if (highest < vocab) return 0;
-    for (uint64_t i = 0; i < data->count; i++) {
-        int32_t token = token_at(data, i);
+    if (*fd < 0) {
+        *fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        data->opened[number % OPEN_MAX].shard = number;
+    }
+    if (*fd < 0 || fstat(*fd, &status) != 0) {
+        return gpt2_fail(error, "%s: it was there when the run began, now: %s", shard->path,
+                         strerror(errno));
+    }
+    if (status.st_ino != shard->inode || status.st_dev != shard->device || status.st_nlink == 0) {
+        return gpt2_fail(error, "%s: removed or replaced while the run reads it", shard->path);
+    }
+    if (status.st_size != shard->bytes) {
+        return gpt2_fail(error, "%s: %lld bytes long when the run began, %lld now", shard->path,
+                         (long long)shard->bytes, (long long)status.st_size);
+    }
+    return *fd;
+}
 
-        if (token < vocab) continue;
-        return gpt2_fail(error, "%s: %s %llu is %d, outside the vocabulary of %d", data->path,
-                         data->is_text ? "byte" : "token", (unsigned long long)i, (int)token,
-                         vocab);
+/* Tokens at .. at+count-1 of one file; count <= CHUNK. */
+static int read_piece(gpt2_data_t *data, const shard_t *shard, uint64_t at, size_t count,
+                      int32_t *tokens, gpt2_error_t *error)
+{
+    unsigned char raw[2 * CHUNK];
+    const size_t each = token_bytes(shard);
+    const off_t place = (off_t)((shard->kind == TOKENS ? HEADER_BYTES : 0) + each * at);
+    const int fd = shard_fd(data, shard, error);
+    int32_t highest = 0;
+    ssize_t got;
+
+    if (fd < 0) return -1;
+    got = read_at(fd, raw, each * count, place);
+    if (got != (ssize_t)(each * count)) {
+        return gpt2_fail(error, "%s: cannot be read at byte %lld: %s", shard->path,
+                         (long long)place, got < 0 ? strerror(errno) : "it ends there");
+    }
+    for (size_t i = 0; i < count && each == 1; i++)
+        tokens[i] = raw[i];
+    for (size_t i = 0; i < count && each == 2; i++)
+        tokens[i] = (int32_t)(raw[2 * i] | (unsigned)raw[2 * i + 1] << 8);
+    for (size_t i = 0; i < count; i++)
+        highest = tokens[i] > highest ? tokens[i] : highest;
+    if (highest < data->vocab) return 0;
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < data->vocab) continue;
+        return gpt2_fail(error, "%s: %s %llu is %d, outside the vocabulary of %d", shard->path,
+                         each == 1 ? "byte" : "token", (unsigned long long)(at + i), (int)tokens[i],
+                         data->vocab);
     }
     return 0;
 }
 
-void gpt2_view_split(const gpt2_view_t *all, double part, gpt2_view_t *training,
-                     gpt2_view_t *validation)
+/* The file that token `at` of the stream lies in. */
+static const shard_t *find_shard(const gpt2_data_t *data, uint64_t at)
 {
-    uint64_t cut = (uint64_t)((double)all->count * part);
+    size_t low = 0;
+    size_t high = data->shard_count;
 
-    *training = (gpt2_view_t){all->data, all->first, all->count - cut};
-    *validation = (gpt2_view_t){all->data, all->first + training->count, cut};
-}
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
 
-int gpt2_view_check(const gpt2_view_t *view, const char *what, int length, gpt2_error_t *error)
-{
-    if (view->count > (uint64_t)length) return 0;
-    return gpt2_fail(error, "%s: %s has %llu tokens, a sequence of %d needs %d", view->data->path,
-                     what, (unsigned long long)view->count, length, length + 1);
-}
-
-uint64_t gpt2_view_sequences(const gpt2_view_t *view, int length)
-{
-    uint64_t fit = (view->count - 1) / (uint64_t)length;
-
-    /* One less than fits leaves room for an offset that differs from epoch to epoch. */
-    return fit > 1 ? fit - 1 : 1;
-}
-
-/* The target of each token is the one behind it, so a sequence takes length + 1 tokens. */
-static void copy_sequence(const gpt2_data_t *data, uint64_t at, int length, int32_t *inputs,
-                          int32_t *targets)
-{
-    for (int i = 0; i < length; i++) {
-        inputs[i] = token_at(data, at + (uint64_t)i);
-        targets[i] = token_at(data, at + (uint64_t)i + 1);
-    }
-}
-
-/* All numbers follow from (seed, epoch, index): every rank computes its part of any step without
- * asking, and a resumed run goes on exactly where it was, on any number of ranks. */
-uint64_t gpt2_view_position(const gpt2_view_t *view, uint64_t seed, int length, uint64_t index)
-{
-    const uint64_t sequences = gpt2_view_sequences(view, length);
-    const uint64_t slack = view->count - 1 - sequences * (uint64_t)length;
-    const uint64_t epoch = index / sequences;
-    const uint64_t offset = gpt2_random_bits(~seed, epoch, 0) % (slack + 1);
-
-    return view->first + offset +
-           gpt2_random_permute(seed, epoch, index % sequences, sequences) * (uint64_t)length;
-}
-
-void gpt2_view_training(const gpt2_view_t *view, uint64_t seed, int length, uint64_t first,
-                        int count, int32_t *inputs, int32_t *targets)
-{
-    for (int i = 0; i < count; i++) {
-        copy_sequence(view->data, gpt2_view_position(view, seed, length, first + (uint64_t)i),
-                      length, inputs + (size_t)i * (size_t)length,
-                      targets + (size_t)i * (size_t)length);
-    }
-}
-
-uint64_t gpt2_sequences_hash(const int32_t *tokens, int length, uint64_t first, int count)
-{
-    uint64_t sum = 0;
-
-    for (int i = 0; i < count; i++) {
-        sum += gpt2_random_bits(
-            gpt2_hash(tokens + (size_t)i * (size_t)length, (size_t)length * sizeof(*tokens)),
-            first + (uint64_t)i, 0);
-    }
-    return sum;
-}
-
-void gpt2_view_validation(const gpt2_view_t *view, int length, uint64_t total, uint64_t first,
-                          int count, int32_t *inputs, int32_t *targets)
-{
-    uint64_t last = view->count - 1 - (uint64_t)length; /* where the last sequence starts */
-
-    for (int i = 0; i < count; i++) {
-        uint64_t at =
-            total <= 1
-                ? 0
-                : (uint64_t)((double)last * (double)(first + (uint64_t)i) / (double)(total - 1));
-        copy_sequence(view->data, view->first + at, length, inputs + (size_t)i * (size_t)length,
-                      targets + (size_t)i * (size_t)length);
-    }
-}
-
-void gpt2_share(uint64_t count, uint64_t index, uint64_t parts, uint64_t *first, uint64_t *last)
-{
-    uint64_t each = count / parts;
-    uint64_t more = count % parts; /* the first parts get one more */
-
-    *first = index * each + (index < more ? index : more);
-    *last = *first + each + (index < more ? 1 : 0);
-}
-
-void gpt2_view_entropy(const gpt2_view_t *view, double *unigram, double *bigram)
-{
-    uint64_t(*pairs)[256] = calloc(256, sizeof(*pairs));
-    uint64_t singles[256] = {0};
-    double total = (double)view->count;
-
-    *unigram = 0.0;
-    *bigram = 0.0;
-    if (pairs == NULL || view->count < 2) {
-        free(pairs);
-        return;
-    }
-    for (uint64_t i = 0; i < view->count; i++) {
-        int32_t now = token_at(view->data, view->first + i);
-
-        singles[now]++;
-        if (i > 0) pairs[token_at(view->data, view->first + i - 1)][now]++;
-    }
-    for (int a = 0; a < 256; a++) {
-        uint64_t row = 0;
-
-        if (singles[a] > 0)
-            *unigram -= (double)singles[a] / total * log((double)singles[a] / total);
-        for (int b = 0; b < 256; b++)
-            row += pairs[a][b];
-        for (int b = 0; b < 256; b++) {
-            if (pairs[a][b] == 0) continue;
-            *bigram -= (double)pairs[a][b] / (total - 1.0) * log((double)pairs[a][b] / (double)row);
+        if (data->shards[middle].first <= at) {
+            low = middle;
+        } else {
+            high = middle;
         }
     }
-    free(pairs);
+    return &data->shards[low];
+}
+
+int gpt2_data_read(gpt2_data_t *data, uint64_t at, size_t count, int32_t *tokens,
+                   gpt2_error_t *error)
+{
+    const shard_t *shard = count == 0 ? NULL : find_shard(data, at);
+
+    for (size_t done = 0; done < count;) {
+        const uint64_t inside = at + done - shard->first;
+        const uint64_t there = shard->count - inside;
+        size_t piece = count - done < CHUNK ? count - done : CHUNK;
+
+        if (there == 0) {
+            shard++; /* the stream is longer */
+            continue;
+        }
+        if (piece > there) piece = (size_t)there;
+        if (read_piece(data, shard, inside, piece, tokens + done, error) != 0) return -1;
+        done += piece;
+    }
+    return 0;
+}
+
+int gpt2_data_check(gpt2_data_t *data, int vocab, gpt2_error_t *error)
+{
+    const int is_text = gpt2_data_is_text(data);
+    uint64_t most = CHECKED_BYTES / (is_text ? 1 : 2) / data->shard_count;
+    int32_t tokens[CHUNK];
+
+    if (vocab >= (is_text ? 256 : 65536)) return 0; /* no token can be outside */
+    data->vocab = vocab;
+    if (most < CHECKED_TOKENS) most = CHECKED_TOKENS;
+    for (size_t i = 0; i < data->shard_count; i++) {
+        const shard_t *shard = &data->shards[i];
+        const uint64_t last = shard->count < most ? shard->count : most;
+
+        for (uint64_t at = 0; at < last; at += CHUNK) {
+            const size_t piece = last - at < CHUNK ? (size_t)(last - at) : CHUNK;
+
+            if (read_piece(data, shard, at, piece, tokens, error) != 0) return -1;
+        }
+    }
+    return 0;
 }

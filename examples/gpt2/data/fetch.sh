@@ -3,13 +3,14 @@
 #
 #   fetch.sh shakespeare DIR     tiny Shakespeare, 1115394 bytes of text
 #   fetch.sh fineweb DIR [N]     llm.c's tokenised FineWeb 10B sample: the validation shard and the
-#                                first N (1) training shards of 100 million tokens, 200 MB each
+#                                first N (1) training shards of 100 million tokens, 200 MB each;
+#                                gpt2 --data DIR trains on all of them
 #
 # A file that is already there and whole is not fetched again.
 set -eu
 
 usage() {
-    sed -n '4,6p' "$0" | sed 's/^# *//' >&2
+    sed -n '4,7p' "$0" | sed 's/^# *//' >&2
     exit 2
 }
 

@@ -12,7 +12,7 @@
 
 #include "examples/gpt2/base/nearest.h"
 
-typedef enum kind { TEXT, WHOLE, REAL, SWITCH } kind_t;
+typedef enum kind { TEXT, WORDS, WHOLE, REAL, SWITCH } kind_t;
 
 typedef struct row {
     const char *flag;  /* "--steps" */
@@ -39,10 +39,11 @@ static const row_t ROWS[] = {
     {"--vocab", "N", WHOLE, AT(vocab), 2, 16777216, NULL, "tokens [256 for text, 50257 for .bin]"},
     {"--init", "FILE", TEXT, AT(init), 0, 0, NULL, "start from llm.c's model file, or HF's .safetensors; its shape wins"},
     {NULL, "Data", TEXT, 0, 0, 0, NULL, NULL},
-    {"--data", "FILE", TEXT, AT(data), 0, 0, NULL, "a text, or llm.c tokens (.bin); required to train"},
-    {"--val", "FILE", TEXT, AT(val), 0, 0, NULL, "validation data [the last 10 % of --data]"},
+    {"--data", "FILE ...", WORDS, AT(data), 0, 0, NULL, "texts, or llm.c tokens (.bin): files, 'train_*.bin', a folder; required to train"},
+    {"--val", "FILE ...", WORDS, AT(val), 0, 0, NULL, "validation data [*val* of a folder, or the last 10 % of --data]"},
+    {"--raw-tokens", NULL, SWITCH, AT(raw_tokens), 0, 0, NULL, "files without a header hold 16-bit tokens, as nanoGPT writes them"},
     {"--seq", "N", WHOLE, AT(seq), 1, 1048576, NULL, "tokens per sequence, at most the context [preset]"},
-    {"--seed", "N", WHOLE, AT(seed), 0, BIG, "1", "of the initial weights, the data's order and samples [1]"},
+    {"--seed", "N", WHOLE, AT(seed), 0, BIG, NULL, "of the initial weights, the data's order and samples [1]"},
     {NULL, "Training", TEXT, 0, 0, 0, NULL, NULL},
     {"--batch", "N", WHOLE, AT(batch), 1, 1048576, NULL, "sequences per step over all ranks [preset]"},
     {"--accumulate", "N", WHOLE, AT(accumulate), 1, 1048576, "1", "backward passes per step [1]"},
@@ -82,7 +83,8 @@ static const row_t ROWS[] = {
     {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own, dnnl, dnnl-bf16 [auto]"},
     {"--check", "N", WHOLE, AT(check), 0, BIG, "10", "every N steps compare the replicas' weights, 0: never [10]"},
     {NULL, "Output", TEXT, 0, 0, 0, NULL, NULL},
-    {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there [none are kept]"},
+    {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there, of one run [none are kept]"},
+    {"--overwrite", NULL, SWITCH, AT(overwrite), 0, 0, NULL, "removes the run that --out holds, once this one can start"},
     {"--csv", "FILE", TEXT, AT(csv), 0, 0, NULL, "the log [DIR/log.csv]"},
     {"--summary", "FILE", TEXT, AT(summary), 0, 0, NULL, "the run's figures as JSON, step by step"},
     {"--samples", "FILE", TEXT, AT(samples), 0, 0, NULL, "where each training sequence begins in the data, 64 bits each, in the order of the run"},
@@ -105,8 +107,8 @@ static const row_t ROWS[] = {
 /* clang-format on */
 #define ROW_COUNT (sizeof(ROWS) / sizeof(ROWS[0]))
 
-/* Where the row's value lies in the struct: a row's kind fixes its type (char *, int64_t, double or
- * int), and every field of gpt2_options_t has a row. */
+/* Where the row's value lies in the struct: a row's kind fixes its type (char *, gpt2_words_t,
+ * int64_t, double or int), and every field of gpt2_options_t has a row. */
 static void *option_field(gpt2_options_t *options, const row_t *row)
 {
     return (char *)options + row->offset;
@@ -146,7 +148,7 @@ static void assign_initial(gpt2_options_t *options)
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const row_t *row = &ROWS[i];
 
-        if (row->flag == NULL || row->kind == SWITCH) continue;
+        if (row->flag == NULL || row->kind == SWITCH || row->kind == WORDS) continue;
         if (row->kind == TEXT) {
             /* The options' texts are never written to. */
             if (row->initial != NULL) *(const char **)option_field(options, row) = row->initial;
@@ -174,6 +176,12 @@ static int unknown(const char *flag, gpt2_error_t *error)
     const char *names[ROW_COUNT];
     size_t count = 0;
 
+    if (flag[0] != '-') {
+        return gpt2_fail(error,
+                         "%s: stands behind no flag that takes it (files to train on: --data "
+                         "FILE ...); --help lists all",
+                         flag);
+    }
     for (size_t i = 0; i < ROW_COUNT; i++) {
         if (ROWS[i].flag != NULL) names[count++] = ROWS[i].flag;
     }
@@ -181,34 +189,87 @@ static int unknown(const char *flag, gpt2_error_t *error)
                      gpt2_nearest(flag, names, count));
 }
 
+void gpt2_words_describe(const gpt2_words_t *words, char *text, size_t bytes)
+{
+    (void)snprintf(text, bytes, "%s", words->count == 0 ? "" : words->list[0]);
+    if (words->count > 1 && strlen(text) < bytes) {
+        (void)snprintf(text + strlen(text), bytes - strlen(text), " and %zu more",
+                       words->count - 1);
+    }
+}
+
+/* Remembers what a flag was given, and where it was given something else before. */
+static void note_values(gpt2_options_t *options, const row_t *row, gpt2_words_t *given,
+                        const gpt2_words_t *now)
+{
+    const size_t used = strlen(options->repeated);
+    char texts[2][80];
+    int is_same = given->count == now->count;
+
+    for (size_t i = 0; is_same && i < now->count; i++)
+        is_same = strcmp(given->list[i], now->list[i]) == 0;
+    if (given->count > 0 && !is_same) {
+        gpt2_words_describe(given, texts[0], sizeof(texts[0]));
+        gpt2_words_describe(now, texts[1], sizeof(texts[1]));
+        (void)snprintf(options->repeated + used, sizeof(options->repeated) - used,
+                       "%s is given twice, %s and %s: the last one counts\n", row->flag, texts[0],
+                       texts[1]);
+    }
+    *given = *now;
+}
+
+/* The values of one flag from argv[i] on: one, or for WORDS all up to the next flag. */
+static gpt2_words_t values_at(const row_t *row, int argc, char **argv, int i, int is_attached)
+{
+    gpt2_words_t values = {argv + i, i < argc ? 1 : 0};
+
+    if (row->kind != WORDS || is_attached) return values;
+    values.count = 0;
+    while (i + (int)values.count < argc && argv[i + (int)values.count][0] != '-')
+        values.count++;
+    return values;
+}
+
 int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_error_t *error)
 {
+    gpt2_words_t given[ROW_COUNT] = {{NULL, 0}};
+
     assign_initial(options);
-    for (int i = 1; i < argc; i++) {
-        char *equals = strchr(argv[i], '=');
+    for (int i = 1; i < argc;) {
+        char *equals = argv[i][0] == '-' ? strchr(argv[i], '=') : NULL;
         size_t length = equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]);
         const row_t *row = find_flag(argv[i], length);
-        char *value = equals == NULL ? NULL : equals + 1;
+        gpt2_words_t values;
 
         if (row == NULL) return unknown(argv[i], error);
         if (row->kind == SWITCH) {
-            if (value != NULL) return gpt2_fail(error, "%s takes no value", row->flag);
+            if (equals != NULL) return gpt2_fail(error, "%s takes no value", row->flag);
             *(int *)option_field(options, row) = 1;
+            i++;
             continue;
         }
-        if (value == NULL) {
-            if (i + 1 >= argc)
-                return gpt2_fail(error, "%s needs a value: %s", row->flag, row->help);
-            value = argv[++i];
+        if (equals != NULL) {
+            argv[i] = equals + 1;
+        } else {
+            i++;
         }
-        if (assign(options, row, value, error) != 0) return -1;
+        values = values_at(row, argc, argv, i, equals != NULL);
+        if (values.count == 0)
+            return gpt2_fail(error, "%s needs a value: %s", row->flag, row->help);
+        if (row->kind == WORDS) {
+            *(gpt2_words_t *)option_field(options, row) = values;
+        } else if (assign(options, row, values.list[0], error) != 0) {
+            return -1;
+        }
+        note_values(options, row, &given[row - ROWS], &values);
+        i += (int)values.count;
     }
     return 0;
 }
 
 void gpt2_options_help(FILE *out)
 {
-    (void)fprintf(out, "usage: gpt2 --data FILE [options], alone or under dprun\n"
+    (void)fprintf(out, "usage: gpt2 --data FILE ... [options], alone or under dprun\n"
                        "Trains a GPT-2 on a text or on tokens; all ranks see one global batch.\n");
     for (size_t i = 0; i < ROW_COUNT; i++) {
         char left[64];
@@ -428,6 +489,8 @@ int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *sh
     static const char *const earlies[] = {"auto", "yes", "no"};
 
     if (gpt2_shape_preset(options->preset, shape, error) != 0) return -1;
+    if (options->seed < 0) options->seed_is_default = 1;
+    if (options->seed < 0) options->seed = 1;
     if (check_word("--wire", options->wire, wires, 4, error) != 0) return -1;
     if (check_word("--gemm", options->gemm, gemms, 5, error) != 0) return -1;
     if (check_word("--export-type", options->export_type, exports, 2, error) != 0) return -1;
@@ -455,6 +518,12 @@ int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *sh
     }
     if (options->resume != NULL && strcmp(options->resume, "auto") == 0 && options->out == NULL) {
         return gpt2_fail(error, "--resume auto looks for checkpoints in --out, which is missing");
+    }
+    if (options->overwrite && options->out == NULL) {
+        return gpt2_fail(error, "--overwrite removes the run that --out holds, which is missing");
+    }
+    if (options->overwrite && options->resume != NULL && strcmp(options->resume, "auto") == 0) {
+        return gpt2_fail(error, "--overwrite removes the run that --resume auto goes on with");
     }
     return gpt2_shape_check(shape, error);
 }

@@ -8,13 +8,19 @@
 #include <stdio.h>
 
 #include "examples/gpt2/base/error.h"
+#include "examples/gpt2/data/paths.h"
 #include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/model/shape.h"
 #include "examples/gpt2/train/strategy.h"
 
+#define GPT2_REPEATED_MAX 512 /* bytes of text */
+
 /* Numbers that were not given are negative until gpt2_options_complete(). */
 typedef struct gpt2_options {
     int help;
+    /* Flags that were given twice with different values, a line for each; the last one counts, so
+     * that a script can add its caller's flags behind its own. */
+    char repeated[GPT2_REPEATED_MAX];
     /* model */
     char *preset;
     int64_t layers;
@@ -23,10 +29,12 @@ typedef struct gpt2_options {
     int64_t context;
     int64_t vocab;
     /* data */
-    char *data;
-    char *val;
+    gpt2_words_t data; /* lists of the command line */
+    gpt2_words_t val;
+    int raw_tokens;
     int64_t seq;
     int64_t seed;
+    int seed_is_default; /* 1: it was not given */
     /* training */
     int64_t batch; /* global */
     int64_t accumulate;
@@ -67,6 +75,7 @@ typedef struct gpt2_options {
     int64_t check;
     /* output */
     char *out;
+    int overwrite;
     char *csv;
     char *summary;
     char *samples;
@@ -87,7 +96,8 @@ typedef struct gpt2_options {
     int64_t top_k;
 } gpt2_options_t;
 
-/* Reads the command line; texts are borrowed from it. An unknown flag, a missing or bad value:
+/* Reads the command line; texts and lists are borrowed from it, and so is argv, whose words may be
+ * changed. An unknown flag, a missing or bad value:
  * -1 with the flag, the value and what would be right. */
 int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_error_t *error);
 
@@ -111,6 +121,9 @@ int gpt2_options_precision(const gpt2_options_t *options, const char *device,
 
 /* The wire of gradients, as in --wire: at level 2 their own type, unless --wire says otherwise. */
 const char *gpt2_options_wire(const gpt2_options_t *options, const gpt2_precision_plan_t *plan);
+
+/* text [bytes] = the words for people: "a.bin", "a.bin and 102 more". */
+void gpt2_words_describe(const gpt2_words_t *words, char *text, size_t bytes);
 
 void gpt2_options_help(FILE *out);
 

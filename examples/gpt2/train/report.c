@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "examples/gpt2/model/generate.h"
 
@@ -24,7 +26,35 @@ struct gpt2_report {
     uint64_t saved; /* step of the newest checkpoint; 0: none */
 };
 
-/* A resumed run appends to the log it finds; a new run begins a new one. */
+/* Cuts the rows after `step` off a log, which a run wrote that got further than its checkpoint, and
+ * a last row that is not whole. Rows are in the order of steps. */
+static int cut_log(const char *path, uint64_t step, gpt2_error_t *error)
+{
+    FILE *file = fopen(path, "r+e");
+    char line[1024];
+    off_t kept = 0;
+    struct stat status;
+    int code = 0;
+
+    if (file == NULL && errno == ENOENT) return 0;
+    if (file == NULL || fstat(fileno(file), &status) != 0) {
+        if (file != NULL) (void)fclose(file);
+        return gpt2_fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    }
+    while (S_ISREG(status.st_mode) && fgets(line, sizeof(line), file) != NULL) {
+        const int is_row = line[0] >= '0' && line[0] <= '9';
+
+        if (strchr(line, '\n') == NULL || (is_row && strtoull(line, NULL, 10) > step)) break;
+        kept += (off_t)strlen(line);
+    }
+    if (S_ISREG(status.st_mode) && ftruncate(fileno(file), kept) != 0)
+        code = gpt2_fail(error, "%s: cannot be cut to step %llu: %s", path,
+                         (unsigned long long)step, strerror(errno));
+    (void)fclose(file);
+    return code;
+}
+
+/* A resumed run goes on in the log it finds, behind its step; a new run begins a new one. */
 static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->trainer->options;
@@ -37,6 +67,7 @@ static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
     } else {
         (void)snprintf(self->csv_path, sizeof(self->csv_path), "%s", options->csv);
     }
+    if (resumed && cut_log(self->csv_path, self->trainer->first_step, error) != 0) return -1;
     self->csv = fopen(self->csv_path, resumed ? "ae" : "we");
     if (self->csv == NULL) {
         return gpt2_fail(error, "%s: cannot be written: %s", self->csv_path, strerror(errno));
@@ -67,8 +98,10 @@ static void print_head(gpt2_report_t *self)
     const gpt2_options_t *options = trainer->options;
     const gpt2_replica_t *replica = trainer->replica;
     const gpt2_shape_t *shape = &replica->layout->shape;
+    const gpt2_corpus_t *corpus = &trainer->corpus;
     double parameters = (double)replica->layout->parameter_count;
     char device[160];
+    char files[GPT2_PATH_MAX + 64];
 
     replica->ops->describe(replica, device, sizeof(device));
     (void)printf(
@@ -85,11 +118,17 @@ static void print_head(gpt2_report_t *self)
         if (text[0] != '\0') (void)printf("wire    %s\n", text);
     }
     if (replica->ops->print_plan != NULL) replica->ops->print_plan(replica, stdout);
+    if (gpt2_data_files(corpus->data) > 1) {
+        (void)snprintf(files, sizeof(files), "%zu files from %s on", gpt2_data_files(corpus->data),
+                       gpt2_data_name(corpus->data));
+    } else {
+        (void)snprintf(files, sizeof(files), "%s", gpt2_data_name(corpus->data));
+    }
     (void)printf(
         "data    %s: %llu training tokens, %llu validation tokens, %llu sequences per epoch\n",
-        options->data, (unsigned long long)trainer->training.count,
-        (unsigned long long)trainer->validation.count,
-        (unsigned long long)gpt2_view_sequences(&trainer->training, (int)options->seq));
+        files, (unsigned long long)corpus->training.count,
+        (unsigned long long)corpus->validation.count,
+        (unsigned long long)gpt2_view_sequences(&corpus->training, (int)options->seq));
     if (self->bigram > 0.0) {
         (void)printf("to beat bigram %.3f nats/byte (unigram %.3f)\n", self->bigram, self->unigram);
     }
@@ -114,8 +153,10 @@ int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_
         gpt2_report_destroy(self);
         return -1;
     }
-    if (gpt2_data_is_text(trainer->data)) {
-        gpt2_view_entropy(&trainer->training, &self->unigram, &self->bigram);
+    if (gpt2_data_is_text(trainer->corpus.data) &&
+        gpt2_view_entropy(&trainer->corpus.training, &self->unigram, &self->bigram, error) != 0) {
+        gpt2_report_destroy(self);
+        return -1;
     }
     self->start = self->last_time = gpt2_now();
     self->last_step = trainer->first_step;
@@ -278,7 +319,7 @@ int gpt2_report_sample(gpt2_report_t *self, const gpt2_model_t *model, const cha
 
     if (self == NULL) return 0;
     options = self->trainer->options;
-    is_text = gpt2_data_is_text(self->trainer->data);
+    is_text = gpt2_data_is_text(self->trainer->corpus.data);
     sampling =
         (gpt2_sampling_t){options->temperature, (int)options->top_k, (uint64_t)options->seed};
     if (gpt2_generator_create(model, &generator, error) != 0) return -1;

@@ -6,14 +6,12 @@
  */
 #include "examples/gpt2/train/run.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "examples/gpt2/data/llmc.h"
+#include "examples/gpt2/train/out_folder.h"
 #include "examples/gpt2/train/report.h"
 #include "examples/gpt2/train/summary.h"
 #include "examples/gpt2/data/safetensors.h"
@@ -21,19 +19,6 @@
 /* In a row, where no smaller loss scale helps. */
 #define SKIPS_WARNED 10
 #define SKIPS_MAX 50 /* then the run has diverged */
-
-/* Keeps two runs from writing into one folder. The caller closes *fd, which releases the lock. */
-static int lock_folder(const char *folder, int *fd, gpt2_error_t *error)
-{
-    char path[GPT2_PATH_MAX];
-
-    if (gpt2_make_folders(folder, error) != 0) return -1;
-    if (gpt2_path_join(path, folder, ".lock", error) != 0) return -1;
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0) return gpt2_fail(error, "%s: %s", path, strerror(errno));
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return 0;
-    return gpt2_fail(error, "%s: another run is writing there", folder);
-}
 
 static int is_due(uint64_t step, int64_t every)
 {
@@ -153,17 +138,14 @@ static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double val
     return 0;
 }
 
-/* Prints what the trainer noticed while it looked for a checkpoint, one warning per line. */
-static void say_notes(const gpt2_trainer_t *trainer, gpt2_report_t *report)
+/* Lines of text (NULL: none), each a warning. */
+static void say_notes(const char *text)
 {
-    char *next = trainer->notes;
+    while (text != NULL && *text != '\0') {
+        const int length = (int)strcspn(text, "\n");
 
-    while (next != NULL && *next != '\0') {
-        char *line = next;
-
-        next = strchr(line, '\n');
-        if (next != NULL) *next++ = '\0';
-        gpt2_report_warn(report, line);
+        (void)fprintf(stderr, "gpt2: warning: %.*s\n", length, text);
+        text += length + (text[length] == '\n' ? 1 : 0);
     }
 }
 
@@ -172,19 +154,20 @@ static void say_notes(const gpt2_trainer_t *trainer, gpt2_report_t *report)
 static int plan_layout(gpt2_options_t *options, gpt2_layout_t **layout, gpt2_error_t *error)
 {
     static const char *const texts[] = {"tiny", "quick", "small"};
-    gpt2_data_t *data = NULL;
+    gpt2_corpus_t corpus;
     gpt2_shape_t shape;
     int is_text = 0;
+    int code = 0;
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         is_text = is_text || strcmp(options->preset, texts[i]) == 0;
-    if (options->data != NULL) {
-        if (gpt2_data_open(options->data, &data, error) != 0) return -1;
-        is_text = gpt2_data_is_text(data);
-        gpt2_data_close(data);
+    if (options->data.count > 0) {
+        code = gpt2_corpus_open(&options->data, &options->val, options->raw_tokens, &corpus, error);
+        if (code == 0) is_text = gpt2_data_is_text(corpus.data);
+        gpt2_corpus_close(&corpus);
     }
-    if (gpt2_options_complete(options, is_text, &shape, error) != 0) return -1;
-    return gpt2_layout_create(&shape, layout, error);
+    if (code == 0) code = gpt2_options_complete(options, is_text, &shape, error);
+    return code == 0 ? gpt2_layout_create(&shape, layout, error) : -1;
 }
 
 /* --samples: where every training sequence of the run begins, in its order. */
@@ -208,22 +191,15 @@ static int write_samples(const gpt2_options_t *options, const gpt2_view_t *train
 /* The same for --plan, which has no trainer. */
 static int plan_samples(const gpt2_options_t *options, gpt2_error_t *error)
 {
-    gpt2_data_t *data = NULL;
-    gpt2_view_t training;
-    gpt2_view_t validation;
+    gpt2_corpus_t corpus;
     int code;
 
-    if (options->data == NULL) return gpt2_fail(error, "--samples needs --data");
-    if (gpt2_data_open(options->data, &data, error) != 0) return -1;
-    training = gpt2_data_all(data);
-    if (options->val == NULL) {
-        const gpt2_view_t all = training;
-
-        gpt2_view_split(&all, GPT2_VALIDATION_PART, &training, &validation);
-    }
-    code = gpt2_view_check(&training, "the training part", (int)options->seq, error);
-    if (code == 0) code = write_samples(options, &training, (uint64_t)options->seed, error);
-    gpt2_data_close(data);
+    if (options->data.count == 0) return gpt2_fail(error, "--samples needs --data");
+    code = gpt2_corpus_open(&options->data, &options->val, options->raw_tokens, &corpus, error);
+    if (code == 0)
+        code = gpt2_view_check(&corpus.training, "the training part", (int)options->seq, error);
+    if (code == 0) code = write_samples(options, &corpus.training, (uint64_t)options->seed, error);
+    gpt2_corpus_close(&corpus);
     return code;
 }
 
@@ -263,13 +239,17 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     int lock = -1;
     int code = 0;
 
+    if (strategy->rank == 0) say_notes(options->repeated);
     if (options->plan) return print_plan(options, strategy, error);
-    if (strategy->rank == 0 && options->out != NULL) code = lock_folder(options->out, &lock, error);
+    if (strategy->rank == 0 && options->out != NULL)
+        code = gpt2_out_folder_open(options, &lock, error);
     if (code == 0) code = gpt2_trainer_create(options, strategy, &trainer, error);
+    if (code == 0 && strategy->rank == 0) code = gpt2_out_folder_clear(options, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_report_create(trainer, &report, error);
-    if (code == 0 && strategy->rank == 0) say_notes(trainer, report);
+    if (code == 0 && strategy->rank == 0) say_notes(trainer->notes);
     if (code == 0 && strategy->rank == 0 && options->samples != NULL)
-        code = write_samples(trainer->options, &trainer->training, trainer->progress.seed, error);
+        code = write_samples(trainer->options, &trainer->corpus.training, trainer->progress.seed,
+                             error);
     if (code == 0 && options->summary != NULL)
         code = gpt2_summary_create(trainer, &before, &summary, error);
     if (code == 0) code = loop(trainer, report, summary, &validation, &save_failed, error);

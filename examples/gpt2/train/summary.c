@@ -126,6 +126,7 @@ static void put_options(FILE *file, const gpt2_options_t *options, const gpt2_la
                         const char *strategy, int ranks)
 {
     const gpt2_shape_t *shape = &layout->shape;
+    char data[GPT2_PATH_MAX + 32];
 
     (void)fprintf(file, "{\"format\": %d,\n\"configuration\": {", FORMAT);
     put_text(file, "preset", options->preset);
@@ -134,7 +135,8 @@ static void put_options(FILE *file, const gpt2_options_t *options, const gpt2_la
     put_whole(file, "width", shape->width);
     put_whole(file, "context", shape->context);
     put_whole(file, "vocab", shape->vocab);
-    put_text(file, "data", options->data);
+    gpt2_words_describe(&options->data, data, sizeof(data));
+    put_text(file, "data", data[0] == '\0' ? NULL : data);
     put_text(file, "init", options->init);
     put_whole(file, "seed", options->seed);
     put_whole(file, "batch", options->batch);
@@ -423,7 +425,7 @@ static int write_run(const gpt2_summary_t *self, const double *figures, uint64_t
                   (unsigned long long)self->initial, (unsigned long long) final,
                   (unsigned long long)samples);
     put_whole(file, "sequences_per_epoch",
-              (int64_t)gpt2_view_sequences(&trainer->training, (int)trainer->options->seq));
+              (int64_t)gpt2_view_sequences(&trainer->corpus.training, (int)trainer->options->seq));
     put_whole(file, "skipped", (int64_t)trainer->progress.skipped);
     put_real(file, "seconds", self->count == 0 ? 0.0 : self->records[self->count - 1].seconds);
     put_real(file, "val_loss", validation < 0.0 ? (double)NAN : validation);

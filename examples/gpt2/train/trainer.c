@@ -83,8 +83,11 @@ static int announce_tokens(gpt2_trainer_t *self, gpt2_error_t *error)
     if (self->replica->rows == NULL) return 0;
     memset(self->occurs, 0, (size_t)vocab * sizeof(*self->occurs));
     for (uint64_t i = 0; i < (uint64_t)options->batch; i++) {
-        gpt2_view_training(&self->training, self->progress.seed, seq, self->progress.sequences + i,
-                           1, self->inputs, self->targets);
+        if (gpt2_view_training(&self->corpus.training, self->progress.seed, seq,
+                               self->progress.sequences + i, 1, self->inputs, self->targets,
+                               error) != 0) {
+            return -1;
+        }
         for (int at = 0; at < seq; at++)
             self->occurs[self->inputs[at]] = 1;
     }
@@ -118,9 +121,11 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
 
         gpt2_share(last - first, (uint64_t)micro, (uint64_t)options->accumulate, &from, &to);
         batch.count = (int)(to - from);
-        gpt2_view_training(&self->training, self->progress.seed, seq,
-                           self->progress.sequences + first + from, batch.count, self->inputs,
-                           self->targets);
+        if (gpt2_view_training(&self->corpus.training, self->progress.seed, seq,
+                               self->progress.sequences + first + from, batch.count, self->inputs,
+                               self->targets, error) != 0) {
+            return -1;
+        }
         self->samples += gpt2_sequences_hash(self->inputs, seq,
                                              self->progress.sequences + first + from, batch.count);
         if (replica->ops->train(replica, &batch, weight, micro > 0, &hooks, error) != 0) return -1;

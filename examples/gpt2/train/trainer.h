@@ -7,7 +7,7 @@
 #define GPT2_TRAINER_H
 
 #include "examples/gpt2/data/checkpoint.h"
-#include "examples/gpt2/data/data.h"
+#include "examples/gpt2/data/view.h"
 #include "examples/gpt2/model/device.h"
 #include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/train/options.h"
@@ -27,10 +27,7 @@ typedef struct gpt2_step {
 typedef struct gpt2_trainer {
     const gpt2_options_t *options; /* borrowed */
     gpt2_strategy_t *strategy;     /* borrowed */
-    gpt2_data_t *data;
-    gpt2_data_t *val_data; /* NULL: the same file */
-    gpt2_view_t training;
-    gpt2_view_t validation;
+    gpt2_corpus_t corpus;
     gpt2_replica_t *replica;
     gpt2_shard_t shard;   /* what ranks share out; GPT2_SHARD_NONE: every rank has all */
     gpt2_model_t *whole;  /* of gpt2_trainer_borrow(), where they do; else NULL */

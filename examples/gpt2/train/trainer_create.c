@@ -10,37 +10,15 @@
 #include "examples/gpt2/train/plan.h"
 #include "examples/gpt2/train/trainer_parts.h"
 
-static int open_data(gpt2_trainer_t *self, gpt2_error_t *error)
-{
-    const gpt2_options_t *options = self->options;
-    gpt2_view_t all;
-
-    if (options->data == NULL) return gpt2_fail(error, "--data is missing: a text or a .bin file");
-    if (gpt2_data_open(options->data, &self->data, error) != 0) return -1;
-    all = gpt2_data_all(self->data);
-    if (options->val == NULL) {
-        gpt2_view_split(&all, GPT2_VALIDATION_PART, &self->training, &self->validation);
-        return 0;
-    }
-    if (gpt2_data_open(options->val, &self->val_data, error) != 0) return -1;
-    if (gpt2_data_is_text(self->val_data) != gpt2_data_is_text(self->data)) {
-        return gpt2_fail(error, "%s is %s, but %s is %s", options->data,
-                         gpt2_data_is_text(self->data) ? "text" : "tokens", options->val,
-                         gpt2_data_is_text(self->val_data) ? "text" : "tokens");
-    }
-    self->training = all;
-    self->validation = gpt2_data_all(self->val_data);
-    return 0;
-}
-
 static int check_data(const gpt2_trainer_t *self, int vocab, gpt2_error_t *error)
 {
+    const gpt2_corpus_t *corpus = &self->corpus;
     int seq = (int)self->options->seq;
 
-    if (gpt2_data_check(self->data, vocab, error) != 0) return -1;
-    if (self->val_data != NULL && gpt2_data_check(self->val_data, vocab, error) != 0) return -1;
-    if (gpt2_view_check(&self->training, "the training part", seq, error) != 0) return -1;
-    return gpt2_view_check(&self->validation, "the validation part", seq, error);
+    if (gpt2_data_check(corpus->data, vocab, error) != 0) return -1;
+    if (corpus->val_data != NULL && gpt2_data_check(corpus->val_data, vocab, error) != 0) return -1;
+    if (gpt2_view_check(&corpus->training, "the training part", seq, error) != 0) return -1;
+    return gpt2_view_check(&corpus->validation, "the validation part", seq, error);
 }
 
 static void *strategy_alloc(void *user, size_t bytes)
@@ -190,8 +168,16 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
     }
     *completed = *options;
     self->options = completed; /* owned from here */
-    if (open_data(self, error) != 0) goto fail;
-    if (gpt2_options_complete(completed, gpt2_data_is_text(self->data), &shape, error) != 0) {
+    if (options->data.count == 0) {
+        (void)gpt2_fail(error, "--data is missing: texts, .bin files, or a folder of them");
+        goto fail;
+    }
+    if (gpt2_corpus_open(&options->data, &options->val, options->raw_tokens, &self->corpus,
+                         error) != 0) {
+        goto fail;
+    }
+    if (gpt2_options_complete(completed, gpt2_data_is_text(self->corpus.data), &shape, error) !=
+        0) {
         goto fail;
     }
     self->shard = gpt2_options_shard(completed);
@@ -212,8 +198,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
     if (self == NULL) return;
     gpt2_model_destroy(self->whole);
     if (self->replica != NULL) self->replica->ops->destroy(self->replica);
-    gpt2_data_close(self->data);
-    gpt2_data_close(self->val_data);
+    gpt2_corpus_close(&self->corpus);
     free(self->notes);
     free(self->inputs);
     free(self->targets);

@@ -33,7 +33,7 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
     int seq = (int)self->options->seq;
     int room = self->replica->room;
     uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
-    uint64_t there = self->validation.count - (uint64_t)seq; /* places to start at */
+    uint64_t there = self->corpus.validation.count - (uint64_t)seq; /* places to start at */
     uint64_t first;
     uint64_t last;
     uint64_t passes;
@@ -49,8 +49,10 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
         double sum;
 
         if (last - first < (uint64_t)room) batch.count = (int)(last - first);
-        gpt2_view_validation(&self->validation, seq, total, first, batch.count, self->inputs,
-                             self->targets);
+        if (gpt2_view_validation(&self->corpus.validation, seq, total, first, batch.count,
+                                 self->inputs, self->targets, error) != 0) {
+            return -1;
+        }
         if (self->replica->ops->evaluate(self->replica, &batch, &sum, error) != 0) return -1;
         sums[0] += sum;
         sums[1] += (double)batch.count * seq;

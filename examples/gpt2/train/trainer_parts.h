@@ -12,7 +12,8 @@ typedef struct gpt2_start {
     int32_t valid; /* 0: rank 0 failed and says why itself */
     int32_t resumed;
     gpt2_shape_t shape;
-    gpt2_progress_t progress;
+    gpt2_progress_t progress; /* with this run's order of data */
+    uint64_t validation;      /* a fingerprint of the validation data */
 } gpt2_start_t;
 
 /* path [GPT2_PATH_MAX] = the folder of checkpoints. */

@@ -45,7 +45,7 @@ alike() {
 
 for method in "powersgd --compress-rank 2" "topk --compress-rate 0.9 --compress-momentum yes --beta1 0.5"; do
     gpu="--device cuda --precision fp32 --compress $method"
-    rm -rf cpu gpu stopped high
+    rm -rf cpu gpu dps stopped high
     (
         export DP_DEVICE=host
         train cpu --device cpu --compress $method

@@ -165,7 +165,8 @@ static void run_ranks(int ranks, const gpt2_options_t *options, uint64_t stop, i
 static gpt2_options_t make_options(const char *data, const char *more)
 {
     static char copy[2048];
-    char *argv[64] = {(char *)(uintptr_t) "gpt2"};
+    static char name[] = "gpt2";
+    static char *argv[64] = {name}; /* the options borrow it */
     int argc = 1;
     gpt2_options_t options;
 
