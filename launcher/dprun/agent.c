@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "launcher/dprun/channel.h"
+#include "launcher/dprun/foreign.h"
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/tree.h"
 
@@ -32,6 +33,12 @@
 #define GIVE_UP_NS UINT64_C(10000000000)   /* SIGKILL does not reach a process stuck in a driver */
 #define RESCAN_MS 20
 #define STRAYS_NAMED 8
+#define LOOKS 5
+
+/* When the agent looks what programs its ranks are (foreign.h): some end soon, some load slowly. */
+static const uint64_t look_after_ns[LOOKS] = {UINT64_C(100000000), UINT64_C(400000000),
+                                              UINT64_C(1500000000), UINT64_C(3000000000),
+                                              UINT64_C(6000000000)};
 
 typedef enum agent_phase {
     PHASE_RUNNING, /* ranks are there */
@@ -54,6 +61,8 @@ typedef struct agent {
     uint8_t *is_stopped; /* [size] */
     int living;          /* ranks */
     int is_childless;    /* wait() said so: no descendant is left */
+    uint64_t start_ns;   /* of the ranks */
+    int looks;           /* so many of look_after_ns are over */
 } agent_t;
 
 static void send_to_dprun(agent_t *agent, dp_message_t *message)
@@ -230,6 +239,33 @@ static void reap_children(agent_t *agent)
     }
 }
 
+static int starts_several(const agent_t *agent)
+{
+    return dp_max(agent->job->size, agent->job->command->place.size) > 1;
+}
+
+/* A rank, or what it started, may be a program that cannot join: dprun says so, if it does not. */
+static void look_at_programs(agent_t *agent)
+{
+    size_t count;
+    dp_tree_process_t *below;
+
+    if (agent->phase != PHASE_RUNNING || agent->looks == LOOKS || !starts_several(agent)) return;
+    if (dp_now_ns() - agent->start_ns < look_after_ns[agent->looks]) return;
+    agent->looks++;
+    below = dp_tree_list(getpid(), &count);
+    for (size_t i = 0; i < count; i++) {
+        dp_message_t message;
+
+        dp_message_init(&message, DP_MESSAGE_FOREIGN, rank_of(agent, below[i].session));
+        if (message.rank < 0) continue;
+        if (!dp_foreign_look(below[i].pid, message.text, sizeof(message.text))) continue;
+        message.status = agent->looks == LOOKS;
+        send_to_dprun(agent, &message);
+    }
+    free(below);
+}
+
 /* All ranks have ended. Processes that are still there were left behind by them: each gets a moment
  * to end, and SIGCONT, as a stopped process would not see the SIGTERM. */
 static void end_strays(agent_t *agent)
@@ -372,6 +408,12 @@ static int poll_timeout(const agent_t *agent)
     uint64_t in_phase_ns = dp_now_ns() - agent->phase_ns;
 
     if (agent->phase == PHASE_KILLING) return RESCAN_MS;
+    if (agent->phase == PHASE_RUNNING && agent->looks < LOOKS && starts_several(agent)) {
+        const uint64_t due_ns = agent->start_ns + look_after_ns[agent->looks];
+        const uint64_t now_ns = dp_now_ns();
+
+        return now_ns >= due_ns ? 0 : (int)((due_ns - now_ns) / 1000000) + 1;
+    }
     if (agent->phase != PHASE_STRAYS) return -1;
     if (in_phase_ns >= STRAY_GRACE_NS) return 0;
     return (int)((STRAY_GRACE_NS - in_phase_ns) / 1000000) + 1;
@@ -390,12 +432,14 @@ int dp_agent_run(const dp_agent_start_t *start, pid_t guard)
     }
     agent.phase_ns = dp_now_ns();
     start_ranks(&agent);
+    agent.start_ns = dp_now_ns();
     for (;;) {
         struct pollfd sources[] = {
             {agent.signals, POLLIN, 0}, {start->channel, POLLIN, 0}, {agent.failures, POLLIN, 0}};
 
         reap_children(&agent);
         advance_phase(&agent);
+        look_at_programs(&agent);
         if (agent.phase == PHASE_GONE && (agent.is_orphan || agent.is_done)) break;
         if (agent.is_orphan) sources[1].fd = -1; /* a closed channel is readable for ever */
         if (poll(sources, 3, poll_timeout(&agent)) < 0) continue;

@@ -20,6 +20,7 @@ typedef enum dp_message_type {
     DP_MESSAGE_CONTINUED,   /* rank */
     DP_MESSAGE_STRAY,       /* pid and text: a process whose rank had ended was still there */
     DP_MESSAGE_ALL_GONE,    /* status: processes that could not be killed (0) */
+    DP_MESSAGE_FOREIGN,     /* rank, text: the MPI library it has loaded; status 1: the last look */
     /* dprun -> agent */
     DP_MESSAGE_SIGNAL, /* status: the signal for every rank still there */
     DP_MESSAGE_KILL,   /* whole trees, now */

@@ -41,6 +41,7 @@ typedef struct dp_supervisor {
     int signals;  /* signalfd of the signals to dprun; taken */
     int agent_pid;
     dp_job_output_t *output;
+    int has_named_foreign; /* that a rank's program is not of libdp was said */
     dp_rendezvous_t *rendezvous;
     dp_input_t *input;
     dp_fate_t fate;

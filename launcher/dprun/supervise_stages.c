@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -232,6 +233,29 @@ static void rank_started(dp_supervisor_t *supervisor, dp_message_t *message)
     }
 }
 
+/* An MPI program makes N worlds of one here, without an error: each computes, and prints, the same.
+ */
+static void name_foreign(dp_supervisor_t *supervisor, int rank)
+{
+    const char *library = supervisor->fate.ranks[rank].foreign;
+    const dp_job_t *job = supervisor->job;
+    char words[256] = "";
+    size_t used = 0;
+
+    if (library[0] == '\0' || supervisor->joined > 0 || supervisor->has_named_foreign) return;
+    supervisor->has_named_foreign = 1;
+    for (char **word = job->command->argv; *word != NULL && used < sizeof(words) - 1; word++)
+        used += (size_t)snprintf(words + used, sizeof(words) - used,
+                                 strpbrk(*word, " \t\n$;") == NULL ? " %s" : " '%s'", *word);
+    dp_job_output_say(
+        supervisor->output,
+        "rank %d has loaded %s, an MPI that finds no launcher here, and no rank has "
+        "joined libdp's world: each is a world of one. Start an MPI program with MPI's "
+        "launcher: %s %d%s",
+        rank, library, strncmp(library, "libmpi.so.40", 12) == 0 ? "mpirun -np" : "mpiexec -n",
+        job->size, words);
+}
+
 static void rank_ended(dp_supervisor_t *supervisor, const dp_message_t *message)
 {
     dp_rank_fate_t *rank = &supervisor->fate.ranks[message->rank];
@@ -246,6 +270,7 @@ static void rank_ended(dp_supervisor_t *supervisor, const dp_message_t *message)
     }
     if (!rank->has_ended) rank->end_ns = message->time_ns;
     rank->has_ended = 1;
+    if (supervisor->outcome == DP_OUTCOME_NONE) name_foreign(supervisor, message->rank);
     dp_rank_describe(rank, how, sizeof(how));
     dp_rendezvous_rank_ended(supervisor->rendezvous, message->rank, how);
     if (dp_rank_failed(rank)) dp_supervisor_fail(supervisor);
@@ -269,6 +294,11 @@ void dp_supervisor_hear_agent(dp_supervisor_t *supervisor, dp_message_t *message
         if (!has_rank || supervisor->fate.stop_ns != 0) break; /* by our own signals */
         rank->stopped_by = message->type == DP_MESSAGE_STOPPED ? message->status : 0;
         rank->stopped_ns = message->time_ns;
+        break;
+    case DP_MESSAGE_FOREIGN:
+        if (!has_rank) break;
+        snprintf(rank->foreign, sizeof(rank->foreign), "%s", message->text);
+        if (message->status != 0) name_foreign(supervisor, message->rank);
         break;
     case DP_MESSAGE_STRAY:
         if (supervisor->outcome != DP_OUTCOME_NONE) break;

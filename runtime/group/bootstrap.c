@@ -5,6 +5,8 @@
 #include "runtime/group/bootstrap.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/limits.h"
 #include "runtime/group/bootstrap_internal.h"
@@ -13,6 +15,7 @@
  * of them, two for each. */
 #define FILES_OWN 32
 #define FILES_PER_RANK 2
+#define LEVELS_MAX 64 /* of processes, from this one up */
 
 static dp_status_t look_at_limits(const dp_starter_t *starter, dp_error_t *error)
 {
@@ -30,6 +33,43 @@ static const char *from_environment(void *context, const char *name)
     return dp_environment(name);
 }
 
+/* The parent of a process, and its name. 0: not known. */
+static int parent_of(int pid, char *name, size_t room)
+{
+    char path[64], text[256] = "";
+    const char *open_mark, *close_mark;
+    int parent = 0;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    file = fopen(path, "re");
+    if (file == NULL) return 0;
+    if (fgets(text, sizeof(text), file) == NULL) text[0] = '\0';
+    fclose(file);
+    open_mark = strchr(text, '(');
+    close_mark = strrchr(text, ')');
+    if (open_mark == NULL || close_mark == NULL || close_mark < open_mark) return 0;
+    snprintf(name, room, "%.*s", (int)(close_mark - open_mark - 1), open_mark + 1);
+    return sscanf(close_mark + 1, " %*c %d", &parent) == 1 ? parent : 0;
+}
+
+/* No launcher's variables are there, but an agent of dprun is above: something has cleared the
+ * environment, and each rank would be a world of one without a word. */
+static void warn_of_lost_environment(const dp_log_t *log)
+{
+    char name[32] = "";
+    int pid = (int)getpid();
+
+    for (int depth = 0; depth < LEVELS_MAX && pid > 1; depth++) {
+        pid = parent_of(pid, name, sizeof(name));
+        if (strcmp(name, "dprun-agent") != 0) continue;
+        dp_log_warn(log, "this process runs below dprun, but DP_RANK and DP_SIZE are not in its "
+                         "environment: it is a world of one. Something between them cleared it "
+                         "(env -i, sudo, a container); DP_RANK=0 DP_SIZE=1 says that it is meant");
+        return;
+    }
+}
+
 dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error)
 {
     dp_starter_t starter;
@@ -43,6 +83,7 @@ dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out,
     }
     dp_log_init(&log, (dp_log_level_t)config->log_level, starter.rank);
     if (starter.warning[0] != '\0') dp_log_warn(&log, "%s", starter.warning);
+    if (starter.kind == DP_STARTER_NONE) warn_of_lost_environment(&log);
     if (starter.kind == DP_STARTER_DPRUN) return dp_bootstrap_create_dprun(config, out, error);
     return dp_bootstrap_create_solo(out, error);
 }

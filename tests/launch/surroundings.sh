@@ -160,6 +160,22 @@ killed | killed_late) # dprun and its agent at once; a wrapper's program, whose 
     empty() { [ "$(runs)" = 0 ]; }
     wait_for empty
     wait 2>/dev/null ;;
+foreign) # an MPI that finds no launcher (here any library of that name), and a libdp that finds none: each is told
+    cp "$(dirname "$member")/libslices.so" libmpi.so.40
+    timeout -k 5 60 "$dprun" -np 3 sh -c 'LD_PRELOAD=./libmpi.so.40 sleep 0.7; exit 0' >out 2>err || bad "code $?"
+    [ "$(grep -c 'has loaded libmpi.so.40, an MPI that finds no launcher' err)" = 1 ] || bad "not said once"
+    expect err 'launcher: mpirun -np 3 sh -c '
+    timeout -k 5 60 "$dprun" -np 2 sh -c 'LD_PRELOAD=./libmpi.so.40 sleep 30' >out 2>err & job=$!
+    wait_for grep -q 'has loaded libmpi.so.40' err # while it runs
+    kill $job; wait $job
+    timeout -k 5 60 "$dprun" -np 2 sh -c 'PMI_RANK=0 LD_PRELOAD=./libmpi.so.40 sleep 0.7' >out 2>err || bad "code $?"
+    timeout -k 5 60 "$dprun" -np 1 sh -c 'LD_PRELOAD=./libmpi.so.40 sleep 0.7' >>out 2>>err || bad "code $?"
+    timeout -k 5 60 "$dprun" -np 2 sh -c 'LD_PRELOAD=./libmpi.so.40 "$0"; sleep 0.7' "$member" >>out 2>>err || bad "code $?"
+    grep -q 'has loaded' err && bad "said of a launched one, of a rank alone, or of ranks that have joined"
+    timeout -k 5 60 "$dprun" -np 2 env -i "$member" >out 2>err || bad "code $?"
+    [ "$(grep -c 'runs below dprun, but DP_RANK and DP_SIZE are not in its environment' err)" = 2 ] || bad "the lost environment is not named"
+    timeout -k 5 60 "$dprun" -np 2 env -i DP_RANK=0 DP_SIZE=1 "$member" >out 2>err || bad "code $?"
+    [ -s err ] && bad "said although it is meant" ;;
 twice) # two programs in one rank: the second is told that it cannot be
     "$dprun" -np 2 sh -c '"$0" && "$0"' "$member" >out 2>err && bad "code 0"
     met 2 out

@@ -30,6 +30,7 @@ typedef struct dp_rank_fate {
     int stopped_by; /* it is stopped now (SIGSTOP, a debugger): the signal; 0 */
     uint64_t stopped_ns;
     int has_joined;       /* it came to the rendezvous */
+    char foreign[64];     /* the MPI library that it has loaded; "": none */
     int is_running;       /* it notices when a neighbour falls silent; before, it may still start */
     int has_reported;     /* it, or the rendezvous for it, said why its world ended: in failure */
     int blames;           /* another rank that it reported as the culprit, or -1 */
