@@ -40,6 +40,7 @@ int main(void)
         g[1] = 2.0f * error;
         if (dp_gradients_ready(gradients, 1, NULL) != DP_OK) goto failed;
         if (dp_gradients_sync(gradients, &result) != DP_OK) goto failed; /* 4 */
+        if (result.skip) continue; /* Inf or NaN on some rank: all leave it out */
         for (int i = 0; i < 2; i++)
             w[i] -= 0.05f * (float)result.clip_coef * g[i];
     }
