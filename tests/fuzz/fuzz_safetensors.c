@@ -45,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
 {
     static const char *const texts[] = {
-        "{\"__metadata__\":{\"a\":[1,{\"b\":null}]},\"wte.weight\":{\"dtype\":\"F16\",\"shape\":[2,"
+        "{\"__metadata__\":{\"n_head\":\"1\",\"a\":[1,{\"b\":null}]},\"wte.weight\":{\"dtype\":"
+        "\"F16\",\"shape\":[2,"
         "2],"
         "\"data_offsets\":[0,8]},\"transformer.wpe.weight\":{\"data_offsets\":[8,12],\"shape\":[1,"
         "2],"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "examples/gpt2/base/halves.h"
-#include "examples/gpt2/data/json.h"
+#include "examples/gpt2/data/hf_config.h"
 #include "examples/gpt2/data/safetensors.h"
 #include "tests/gpt2/scratch.h"
 
@@ -135,7 +135,7 @@ static const char *write_file(const char *header, size_t data_bytes)
     "\"transformer." name "\":{\"data_offsets\":[" begin "," end "],\"shape\":[" count             \
     "],\"dtype\":\"F16\"},"
 
-/* With HF's prefix, masks, an untied copy of the head, half precision and white space. */
+/* With HF's prefix, masks, the head a second time, half precision and white space. */
 static void hf_peculiarities_are_understood(void **state)
 {
     static const char header[] = "{ " MATRIX("wte.weight", "2", "2", "0", "8") MATRIX(
@@ -153,9 +153,9 @@ static void hf_peculiarities_are_understood(void **state)
                                         VECTOR("h.0.mlp.c_proj.bias", "2", "164",
                                                "168") "\"transformer.h.0.attn.bias\":{\"dtype\":"
                                                       "\"U8\",\"shape\":[1,1,1,1],"
-                                                      "\"data_offsets\":[168,169]},\n\"lm_head."
+                                                      "\"data_offsets\":[176,177]},\n\"lm_head."
                                                       "weight\":{\"dtype\":\"F16\",\"shape\":[2,2],"
-                                                      "\"data_offsets\":[169,177]}, "
+                                                      "\"data_offsets\":[168,176]}, "
                                                       "\"__metadata__\":{\"format\":\"pt\"}}    ";
     const char *path = write_file(header, 177);
     gpt2_shape_t shape;
@@ -214,6 +214,126 @@ static void files_that_lie_are_refused(void **state)
     gpt2_model_destroy(model);
     assert_int_equal(truncate(path, 20000), 0);
     refused(path, "the data has");
+}
+
+/* Each field of config.json alone: which values are the arithmetic that is computed here. */
+static void other_arithmetic_is_refused_by_its_field(void **state)
+{
+    static const struct {
+        const char *field;
+        const char *good; /* with '|' between them */
+        const char *bad;
+        const char *why;
+    } cases[] = {
+        {"model_type", "\"gpt2\"", "\"gptj\"|1", "this program computes gpt2"},
+        {"activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\"|\"gelu_fast\"",
+         "\"gelu\"|\"relu\"|\"gelu_ne\"|null", "this program computes gelu_new"},
+        {"layer_norm_epsilon", "1e-5|1e-05|0.00001|\"1e-05\"", "1e-3|0|1e-5x|1e-6|\"\"",
+         "this program computes 1e-5"},
+        {"scale_attn_weights", "true|\"True\"", "false|\"False\"", "this program computes true"},
+        {"scale_attn_by_inverse_layer_idx", "false|\"False\"", "true|1",
+         "this program computes false"},
+        {"reorder_and_upcast_attn", "true|false", NULL, NULL},
+        {"attn_pdrop", "0.1|0", NULL, NULL},
+        {"task_specific_params", "{\"n_head\":3}|null|[1,2]", NULL, NULL},
+        {"add_cross_attention", "false", "true", "this program computes false"},
+        {"n_layer", "2|\"2\"", "3|-2|2.0|\"two\"", "but the tensors have 2"},
+        {"n_embd", "16", "32", "but the tensors have 16"},
+        {"n_positions", "24", "23", "but the tensors have 24"},
+        {"vocab_size", "300", "384", "but the tensors have 300"},
+        {"n_inner", "null|64|\"None\"", "16|65", "but the tensors have 64"},
+        {"n_head", "1|2|\"4\"", "\"-3\"|99999999999|0|3|32|2.5|\"\"|\"2x\"|[2]", "n_head is "},
+        {"tie_word_embeddings", "true|false", "0|\"no\"", "this program computes true"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * (sizeof(cases) / sizeof(cases[0])); i++) {
+        const int is_good = i % 2 == 0;
+        char values[128];
+
+        if (!is_good && cases[i / 2].bad == NULL) continue;
+        (void)snprintf(values, sizeof(values), "%s",
+                       is_good ? cases[i / 2].good : cases[i / 2].bad);
+        for (char *value = strtok(values, "|"); value != NULL; value = strtok(NULL, "|")) {
+            gpt2_hf_facts_t facts = {0, 0};
+            char text[256];
+            gpt2_json_t json = {text, 0, 0, 0};
+            int code;
+
+            json.bytes = (size_t)snprintf(text, sizeof(text), "{\"a\": [1], \"%s\" : %s, \"b\":{}}",
+                                          cases[i / 2].field, value);
+            error.text[0] = '\0';
+            code = gpt2_hf_config_read(&json, "c.json", &SHAPE, &facts, &error);
+            if ((code == 0) != is_good) fail_msg("%s: %d %s", text, code, error.text);
+            if (!is_good && strstr(error.text, cases[i / 2].why) == NULL)
+                fail_msg("%s: \"%s\" lacks \"%s\"", text, error.text, cases[i / 2].why);
+        }
+    }
+}
+
+/* A file of one tensor more than the model's, with a config.json beside it. */
+static void heads_of_their_own_and_foreign_names_are_told(void **state)
+{
+#define SMALL                                                                                      \
+    MATRIX("wte.weight", "2", "2", "0", "8")                                                       \
+    MATRIX("wpe.weight", "1", "2", "8", "12") VECTOR("h.0.ln_1.bias", "2", "12", "16")
+    static const char tied[] = "{" SMALL "\"_orig_mod.lm_head.weight\":{\"dtype\":\"F16\","
+                               "\"shape\":[2,2],\"data_offsets\":[16,24]}}";
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    const char *path = write_file(tied, 24);
+    gpt2_shape_t shape;
+    FILE *file;
+
+    (void)state;
+    if (gpt2_safetensors_inspect(path, &shape, &error) != 0) fail_msg("%s", error.text);
+    file = fopen(path, "r+be");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -2, SEEK_END), 0);
+    assert_int_equal(fputc(1, file), 1);
+    (void)fclose(file);
+    refused(path, "lm_head.weight is not wte.weight");
+    (void)scratch_write("config.json", "{\"tie_word_embeddings\": false}", 30);
+    refused(write_file("{" SMALL "\"h.0.attn.bias\":{\"dtype\":\"U8\",\"shape\":[1],"
+                       "\"data_offsets\":[16,17]}}",
+                       17),
+            "has no lm_head.weight");
+    (void)scratch_write("config.json", "{\"n_head\": 2", 12);
+    refused(write_file(tied, 24), "config.json: not a JSON object, at its byte 12");
+    assert_int_equal(unlink(scratch_path("config.json")), 0);
+    refused(write_file("{\"module.base_model.model.h.0.lora_A\":{\"dtype\":\"F16\",\"shape\":[2],"
+                       "\"data_offsets\":[0,4]}}",
+                       4),
+            "its first tensor is base_model.model.h.0.lora_A (PEFT: merge_and_unload()");
+    refused(write_file("{\"__metadata__\":{\"n_head\":\"-3\"}," SMALL
+                       "\"lm_head.weight\":{\"dtype\":\"F16\",\"shape\":[2,2],"
+                       "\"data_offsets\":[16,24]}}",
+                       24),
+            "metadata: n_head is -3");
+    refused(scratch_write("p.safetensors", pointer, sizeof(pointer) - 1), "run git lfs pull");
+#undef SMALL
+}
+
+/* By the name that files have, which is not ours. */
+static void a_missing_tensor_is_named_as_in_files(void **state)
+{
+    gpt2_model_t *model = make(SHAPE, 1);
+    const char *path = scratch_path("model.safetensors");
+    char *text = calloc(1, 1 << 18);
+    size_t bytes;
+    FILE *file;
+
+    (void)state;
+    assert_non_null(text);
+    assert_int_equal(gpt2_safetensors_save(path, model, 0, &error), 0);
+    file = fopen(path, "rbe");
+    assert_non_null(file);
+    bytes = fread(text, 1, 1 << 18, file);
+    (void)fclose(file);
+    memcpy(strstr(text + 8, "h.1.mlp.c_proj.weight"), "hh1.mlp.pro.attn.bias", 21); /* a mask */
+    refused(scratch_write("model.safetensors", text, bytes), "h.1.mlp.c_proj.weight is missing");
+    free(text);
+    gpt2_model_destroy(model);
 }
 
 static void json_is_read_to_its_end_and_not_beyond(void **state)
@@ -281,6 +401,9 @@ int main(void)
         SCRATCH_TEST(matrices_are_transposed),
         SCRATCH_TEST(hf_peculiarities_are_understood),
         SCRATCH_TEST(files_that_lie_are_refused),
+        cmocka_unit_test(other_arithmetic_is_refused_by_its_field),
+        SCRATCH_TEST(heads_of_their_own_and_foreign_names_are_told),
+        SCRATCH_TEST(a_missing_tensor_is_named_as_in_files),
         cmocka_unit_test(json_is_read_to_its_end_and_not_beyond),
     };
 

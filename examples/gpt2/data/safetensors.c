@@ -1,6 +1,6 @@
 /*
- * safetensors.c - converts between our arena and HF's files. What a file says about itself is
- * checked against its size before anything is read by it.
+ * safetensors.c - converts between our arena and HF's files, of which safetensors_file.c knows the
+ * format. Rank 0's main thread, at the start and the end of a run.
  */
 #include "examples/gpt2/data/safetensors.h"
 
@@ -12,10 +12,9 @@
 
 #include "examples/gpt2/base/files.h"
 #include "examples/gpt2/base/halves.h"
-#include "examples/gpt2/data/json.h"
+#include "examples/gpt2/data/hf_config.h"
+#include "examples/gpt2/data/safetensors_file.h"
 
-#define HEADER_MAX ((uint64_t)16 << 20) /* bytes; one of 1558M has some 80 kB */
-#define NAME_MAX_HERE 128
 #define CONFIG_MAX ((size_t)64 << 10)
 #define HEAD_SIZE 64 /* of all of OpenAI's sizes */
 
@@ -34,28 +33,6 @@ static const struct {
 };
 #define BLOCK_COUNT (sizeof(BLOCK) / sizeof(BLOCK[0]))
 
-/* An open file and its header. */
-typedef struct source {
-    FILE *file;
-    const char *path;
-    char *header;
-    size_t header_bytes;
-    uint64_t data_bytes; /* behind the header */
-} source_t;
-
-/* What the header says of one tensor. */
-typedef struct header_entry {
-    char name[NAME_MAX_HERE]; /* without "transformer." */
-    char dtype[8];
-    uint64_t shape[2]; /* of one dimension: {1, n} */
-    int dimensions;
-    uint64_t begin;
-    uint64_t end;
-} header_entry_t;
-
-typedef int (*entry_fn)(void *user, const source_t *source, const header_entry_t *entry,
-                        gpt2_error_t *error);
-
 int gpt2_safetensors_is(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -63,139 +40,60 @@ int gpt2_safetensors_is(const char *path)
     return dot != NULL && strcmp(dot, ".safetensors") == 0;
 }
 
-/* ---- The header ----------------------------------------------------------------------------- */
-
-static int open_source(const char *path, source_t *source, gpt2_error_t *error)
-{
-    unsigned char length_bytes[8];
-    uint64_t length = 0;
-    struct stat status;
-
-    memset(source, 0, sizeof(*source));
-    source->path = path;
-    source->file = fopen(path, "rbe");
-    if (source->file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
-    if (fstat(fileno(source->file), &status) != 0) {
-        return gpt2_fail(error, "%s: %s", path, strerror(errno));
-    }
-    if (gpt2_file_read(source->file, path, length_bytes, sizeof(length_bytes), error) != 0) {
-        return -1;
-    }
-    for (int i = 7; i >= 0; i--)
-        length = length << 8 | length_bytes[i];
-    if (length > HEADER_MAX || length + 8 > (uint64_t)status.st_size) {
-        return gpt2_fail(error, "%s: its header has %" PRIu64 " bytes, the file %" PRIu64, path,
-                         length, (uint64_t)status.st_size);
-    }
-    source->header_bytes = (size_t)length;
-    source->data_bytes = (uint64_t)status.st_size - 8 - length;
-    source->header = malloc(source->header_bytes + 1);
-    if (source->header == NULL) return gpt2_fail(error, "out of memory for the header of %s", path);
-    return gpt2_file_read(source->file, path, source->header, source->header_bytes, error);
-}
-
-static void close_source(source_t *source)
-{
-    if (source->file != NULL) (void)fclose(source->file);
-    free(source->header);
-}
-
-/* [a, b] of numbers; *count: how many there were, at most `most`. */
-static int read_numbers(gpt2_json_t *json, uint64_t *numbers, int most, int *count)
-{
-    *count = 0;
-    if (!gpt2_json_open(json, '[')) return -1;
-    while (gpt2_json_next(json, '[', *count == 0)) {
-        uint64_t value;
-
-        if (gpt2_json_number(json, &value) != 0) return -1;
-        if (*count < most) numbers[*count] = value;
-        ++*count;
-    }
-    return json->failed ? -1 : 0;
-}
-
-/* The object behind a tensor's name. */
-static int read_header_entry(gpt2_json_t *json, header_entry_t *entry)
-{
-    uint64_t offsets[2] = {0, 0};
-    uint64_t shape[2] = {1, 1};
-    int offset_count = 0;
-    int first = 1;
-
-    if (!gpt2_json_open(json, '{')) return -1;
-    for (; gpt2_json_next(json, '{', first); first = 0) {
-        char key[16];
-
-        if (gpt2_json_key(json, key, sizeof(key)) != 0) return -1;
-        if (strcmp(key, "dtype") == 0) {
-            if (gpt2_json_string(json, entry->dtype, sizeof(entry->dtype)) != 0) return -1;
-        } else if (strcmp(key, "shape") == 0) {
-            if (read_numbers(json, shape, 2, &entry->dimensions) != 0) return -1;
-        } else if (strcmp(key, "data_offsets") == 0) {
-            if (read_numbers(json, offsets, 2, &offset_count) != 0) return -1;
-        } else if (gpt2_json_skip(json) != 0) {
-            return -1;
-        }
-    }
-    if (json->failed || offset_count != 2) return -1;
-    entry->shape[0] = entry->dimensions == 1 ? 1 : shape[0];
-    entry->shape[1] = entry->dimensions == 1 ? shape[0] : shape[1];
-    entry->begin = offsets[0];
-    entry->end = offsets[1];
-    return 0;
-}
-
+/* Masks, which are no weights. */
 static int is_passed_over(const char *name)
 {
     const size_t length = strlen(name);
 
-    if (strcmp(name, "lm_head.weight") == 0) return 1;
     if (length >= 10 && strcmp(name + length - 10, ".attn.bias") == 0) return 1;
     return length >= 17 && strcmp(name + length - 17, ".attn.masked_bias") == 0;
 }
 
-/* Calls visit for every tensor that the model has. Refuses a tensor whose bytes lie outside the
- * file. */
-static int each_entry(const source_t *source, entry_fn visit, void *user, gpt2_error_t *error)
+static int is_head(const char *name)
 {
-    static const char prefix[] = "transformer.";
-    gpt2_json_t json = {source->header, source->header_bytes, 0, 0};
-    uint64_t covered = 0;
-    int first = 1;
+    return strcmp(name, "lm_head.weight") == 0;
+}
 
-    if (!gpt2_json_open(&json, '{')) goto refuse;
-    for (; gpt2_json_next(&json, '{', first); first = 0) {
-        char key[NAME_MAX_HERE];
-        header_entry_t entry = {.name = ""};
-        size_t skipped;
+/* A name without what HF's heads, torch.compile() and DistributedDataParallel put before it. */
+static const char *without_prefixes(const char *name)
+{
+    static const char *const prefixes[] = {"transformer.", "_orig_mod.", "module."};
+    size_t i = 0;
 
-        if (gpt2_json_key(&json, key, sizeof(key)) != 0) goto refuse;
-        if (strcmp(key, "__metadata__") == 0) {
-            if (gpt2_json_skip(&json) != 0) goto refuse;
-            continue;
-        }
-        if (read_header_entry(&json, &entry) != 0) goto refuse;
-        if (entry.end < entry.begin || entry.end > source->data_bytes) {
-            return gpt2_fail(
-                error, "%s: %s lies at %" PRIu64 " to %" PRIu64 ", the data has %" PRIu64 " bytes",
-                source->path, key, entry.begin, entry.end, source->data_bytes);
-        }
-        covered += entry.end - entry.begin;
-        if (covered > source->data_bytes) {
-            return gpt2_fail(error, "%s: its tensors overlap", source->path);
-        }
-        if (is_passed_over(key)) continue;
-        skipped = strncmp(key, prefix, sizeof(prefix) - 1) == 0 ? sizeof(prefix) - 1 : 0;
-        memcpy(entry.name, key + skipped, strlen(key + skipped) + 1);
-        if (visit(user, source, &entry, error) != 0) return -1;
+    while (i < sizeof(prefixes) / sizeof(prefixes[0])) {
+        const size_t length = strlen(prefixes[i]);
+        const int is_there = strncmp(name, prefixes[i], length) == 0;
+
+        if (is_there) name += length;
+        i = is_there ? 0 : i + 1;
     }
-    if (gpt2_json_end(&json) != 0) goto refuse;
-    if (covered == source->data_bytes) return 0;
-    return gpt2_fail(error, "%s: its tensors have %" PRIu64 " of the %" PRIu64 " bytes of data",
-                     source->path, covered, source->data_bytes);
-refuse:
-    return gpt2_fail(error, "%s: not a safetensors header, at its byte %zu", source->path, json.at);
+    return name;
+}
+
+/* A walk over the tensors that are weights, by their names without prefixes. */
+typedef struct weights_walk {
+    gpt2_safetensors_visit_t visit;
+    void *user;
+} weights_walk_t;
+
+static int visit_weight(void *user, const gpt2_safetensors_file_t *source,
+                        const gpt2_safetensors_entry_t *entry, gpt2_error_t *error)
+{
+    const weights_walk_t *walk = user;
+    const char *name = without_prefixes(entry->name);
+    gpt2_safetensors_entry_t weight = *entry;
+
+    if (is_passed_over(name)) return 0;
+    memcpy(weight.name, name, strlen(name) + 1);
+    return walk->visit(walk->user, source, &weight, error);
+}
+
+static int each_weight(const gpt2_safetensors_file_t *source, gpt2_safetensors_visit_t visit,
+                       void *user, gpt2_error_t *error)
+{
+    weights_walk_t walk = {visit, user};
+
+    return gpt2_safetensors_each(source, visit_weight, &walk, error);
 }
 
 /* ---- The shape ------------------------------------------------------------------------------ */
@@ -218,49 +116,36 @@ static int fits_int(uint64_t value)
     return value > 0 && value < (uint64_t)1 << 24;
 }
 
-static int see_shape(void *user, const source_t *source, const header_entry_t *entry,
-                     gpt2_error_t *error)
+/* What a walk over the header finds. */
+typedef struct found {
+    gpt2_shape_t shape;
+    char first[GPT2_SAFETENSORS_NAME_MAX]; /* the name that the file has first */
+    gpt2_safetensors_entry_t wte;
+    gpt2_safetensors_entry_t head; /* name "": there is none */
+} found_t;
+
+static int see_shape(void *user, const gpt2_safetensors_file_t *source,
+                     const gpt2_safetensors_entry_t *entry, gpt2_error_t *error)
 {
-    gpt2_shape_t *shape = user;
+    found_t *found = user;
+    gpt2_shape_t *shape = &found->shape;
     const char *rest;
     const int layer = layer_of(entry->name, &rest);
     const int is_wte = strcmp(entry->name, "wte.weight") == 0;
 
+    if (found->first[0] == '\0') memcpy(found->first, entry->name, sizeof(found->first));
     if (layer >= shape->layers) shape->layers = layer + 1;
+    if (is_head(entry->name)) found->head = *entry;
     if (!is_wte && strcmp(entry->name, "wpe.weight") != 0) return 0;
     if (entry->dimensions != 2 || !fits_int(entry->shape[0]) || !fits_int(entry->shape[1])) {
         return gpt2_fail(error, "%s: %s is no matrix of a usable size", source->path, entry->name);
     }
     if (is_wte) {
+        found->wte = *entry;
         shape->vocab = (int)entry->shape[0];
         shape->width = (int)entry->shape[1];
     } else {
         shape->context = (int)entry->shape[0];
-    }
-    return 0;
-}
-
-/* The value of a member of the top-level object, given as a number or as a string of digits; 0
- * where it is missing. */
-static int find_number(gpt2_json_t *json, const char *name)
-{
-    uint64_t value = 0;
-    int first = 1;
-
-    if (!gpt2_json_open(json, '{')) return 0;
-    for (; gpt2_json_next(json, '{', first); first = 0) {
-        gpt2_json_t value_at;
-        char key[32];
-        char text[16];
-
-        if (gpt2_json_key(json, key, sizeof(key)) != 0) return 0;
-        value_at = *json;
-        if (gpt2_json_skip(json) != 0) return 0;
-        if (strcmp(key, name) != 0) continue;
-        if (gpt2_json_number(&value_at, &value) == 0) return value < 1025 ? (int)value : 0;
-        value_at.failed = 0;
-        if (gpt2_json_string(&value_at, text, sizeof(text)) != 0) return 0;
-        return (int)strtol(text, NULL, 10);
     }
     return 0;
 }
@@ -281,59 +166,118 @@ static int config_path(char *out, const char *path, gpt2_error_t *error)
     return gpt2_path_join(out, folder, "config.json", error);
 }
 
-/* Heads from config.json, or from our own metadata, or by the size of OpenAI's. */
-static int find_heads(const source_t *source, int width)
+/* Reads config.json, where the file has one beside it. */
+static int read_config(const gpt2_safetensors_file_t *source, const gpt2_shape_t *shape,
+                       gpt2_hf_facts_t *facts, gpt2_error_t *error)
 {
-    gpt2_json_t json = {source->header, source->header_bytes, 0, 0};
     char path[GPT2_PATH_MAX];
-    char *text = malloc(CONFIG_MAX);
-    FILE *file = NULL;
-    int heads = 0;
-    int first = 1;
+    gpt2_json_t json = {NULL, 0, 0, 0};
+    char *text;
+    FILE *file;
+    int code;
 
-    if (text != NULL && config_path(path, source->path, NULL) == 0) file = fopen(path, "rbe");
-    if (file != NULL) {
-        gpt2_json_t config = {text, fread(text, 1, CONFIG_MAX, file), 0, 0};
-
-        heads = find_number(&config, "n_head");
-        (void)fclose(file);
+    if (config_path(path, source->path, error) != 0) return -1;
+    file = fopen(path, "rbe");
+    if (file == NULL && errno == ENOENT) return 0;
+    if (file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
+    text = malloc(CONFIG_MAX);
+    if (text == NULL) {
+        code = gpt2_fail(error, "out of memory for %s", path);
+    } else {
+        json = (gpt2_json_t){text, fread(text, 1, CONFIG_MAX, file), 0, 0};
+        code = gpt2_hf_config_read(&json, path, shape, facts, error);
     }
     free(text);
-    if (heads == 0 && gpt2_json_open(&json, '{')) {
-        for (; heads == 0 && gpt2_json_next(&json, '{', first); first = 0) {
-            char key[NAME_MAX_HERE];
-            gpt2_json_t value;
-
-            if (gpt2_json_key(&json, key, sizeof(key)) != 0) break;
-            value = json;
-            if (strcmp(key, "__metadata__") == 0) heads = find_number(&value, "n_head");
-            if (gpt2_json_skip(&json) != 0) break;
-        }
-    }
-    if (heads > 0) return heads;
-    return width % HEAD_SIZE == 0 ? width / HEAD_SIZE : 1;
+    (void)fclose(file);
+    return code;
 }
 
-static int read_shape(const source_t *source, gpt2_shape_t *shape, gpt2_error_t *error)
+/* The same fields in the file's own metadata, where ours have the heads. */
+static int read_metadata(const gpt2_safetensors_file_t *source, const gpt2_shape_t *shape,
+                         gpt2_hf_facts_t *facts, gpt2_error_t *error)
 {
-    memset(shape, 0, sizeof(*shape));
-    if (each_entry(source, see_shape, shape, error) != 0) return -1;
+    char where[GPT2_PATH_MAX + 16];
+    gpt2_json_t json;
+
+    if (!gpt2_safetensors_metadata(source, &json)) return 0;
+    (void)snprintf(where, sizeof(where), "%s's metadata", source->path);
+    return gpt2_hf_config_read(&json, where, shape, facts, error);
+}
+
+static int read_shape(const gpt2_safetensors_file_t *source, found_t *found, gpt2_hf_facts_t *facts,
+                      gpt2_error_t *error)
+{
+    gpt2_shape_t *shape = &found->shape;
+
+    memset(found, 0, sizeof(*found));
+    memset(facts, 0, sizeof(*facts));
+    if (each_weight(source, see_shape, found, error) != 0) return -1;
     if (shape->vocab == 0 || shape->context == 0) {
-        return gpt2_fail(error, "%s: no wte.weight and wpe.weight: not a GPT-2", source->path);
+        const int is_adapter =
+            strstr(found->first, "lora_") != NULL || strncmp(found->first, "base_model.", 11) == 0;
+
+        return gpt2_fail(error,
+                         "%s: no wte.weight and wpe.weight: not a GPT-2; its first tensor is "
+                         "%s%s",
+                         source->path, found->first,
+                         is_adapter ? " (PEFT: merge_and_unload() makes a whole model)" : "");
     }
-    shape->heads = find_heads(source, shape->width);
+    if (read_config(source, shape, facts, error) != 0) return -1;
+    if (read_metadata(source, shape, facts, error) != 0) return -1;
+    shape->heads = facts->heads;
+    /* By the size of OpenAI's, where nothing says it. */
+    if (shape->heads == 0)
+        shape->heads = shape->width % HEAD_SIZE == 0 ? shape->width / HEAD_SIZE : 1;
     /* As tokens are padded everywhere here; bytes are not. */
     shape->vocab_padded = shape->vocab <= 256 ? shape->vocab : (shape->vocab + 127) / 128 * 128;
     return gpt2_shape_check(shape, error);
 }
 
+/* The head is the token embedding here. A file that has it twice, as many do, is fine. */
+static int check_tied(const gpt2_safetensors_file_t *source, const found_t *found,
+                      const gpt2_hf_facts_t *facts, gpt2_error_t *error)
+{
+    const uint64_t bytes = found->wte.end - found->wte.begin;
+    char parts[2][4096];
+    int is_equal;
+
+    if (found->head.name[0] == '\0') {
+        if (!facts->is_untied) return 0;
+        return gpt2_fail(error,
+                         "%s: tie_word_embeddings is false, this program computes with a "
+                         "tied head, and the file has no lm_head.weight",
+                         source->path);
+    }
+    is_equal = strcmp(found->head.dtype, found->wte.dtype) == 0 &&
+               found->head.end - found->head.begin == bytes;
+    for (uint64_t at = 0; at < bytes && is_equal; at += sizeof(parts[0])) {
+        const size_t piece =
+            bytes - at < sizeof(parts[0]) ? (size_t)(bytes - at) : sizeof(parts[0]);
+
+        if (gpt2_safetensors_read(source, found->wte.begin + at, parts[0], piece, error) != 0)
+            return -1;
+        if (gpt2_safetensors_read(source, found->head.begin + at, parts[1], piece, error) != 0)
+            return -1;
+        is_equal = memcmp(parts[0], parts[1], piece) == 0;
+    }
+    if (is_equal) return 0;
+    return gpt2_fail(error,
+                     "%s: lm_head.weight is not wte.weight: a model with a head of its own, "
+                     "this program computes with a tied one",
+                     source->path);
+}
+
 int gpt2_safetensors_inspect(const char *path, gpt2_shape_t *shape, gpt2_error_t *error)
 {
-    source_t source;
-    int code = open_source(path, &source, error);
+    gpt2_hf_facts_t facts;
+    gpt2_safetensors_file_t source;
+    found_t found;
+    int code = gpt2_safetensors_open(path, &source, error);
 
-    if (code == 0) code = read_shape(&source, shape, error);
-    close_source(&source);
+    if (code == 0) code = read_shape(&source, &found, &facts, error);
+    if (code == 0) code = check_tied(&source, &found, &facts, error);
+    if (code == 0) *shape = found.shape;
+    gpt2_safetensors_close(&source);
     return code;
 }
 
@@ -391,8 +335,8 @@ static void file_shape(const gpt2_layout_t *layout, size_t index, int transposed
     if (index == gpt2_layout_wte(layout)) *rows = (size_t)layout->shape.vocab;
 }
 
-static int load_entry(void *user, const source_t *source, const header_entry_t *entry,
-                      gpt2_error_t *error)
+static int load_entry(void *user, const gpt2_safetensors_file_t *source,
+                      const gpt2_safetensors_entry_t *entry, gpt2_error_t *error)
 {
     weights_loader_t *loader = user;
     const gpt2_layout_t *layout = loader->model->layout;
@@ -404,6 +348,7 @@ static int load_entry(void *user, const source_t *source, const header_entry_t *
     float *weights;
     char *data;
 
+    if (is_head(entry->name)) return 0; /* wte.weight again, see check_tied() */
     if (index == layout->count) {
         return gpt2_fail(error, "%s: %s belongs to no GPT-2", source->path, entry->name);
     }
@@ -420,8 +365,7 @@ static int load_entry(void *user, const source_t *source, const header_entry_t *
     }
     data = malloc(rows * columns * size);
     if (data == NULL) return gpt2_fail(error, "out of memory for %s", entry->name);
-    if (fseeko(source->file, (off_t)(8 + source->header_bytes + entry->begin), SEEK_SET) != 0 ||
-        gpt2_file_read(source->file, source->path, data, rows * columns * size, error) != 0) {
+    if (gpt2_safetensors_read(source, entry->begin, data, rows * columns * size, error) != 0) {
         free(data);
         return -1;
     }
@@ -436,28 +380,43 @@ static int load_entry(void *user, const source_t *source, const header_entry_t *
     return 0;
 }
 
+/* out [GPT2_NAME_MAX] = what files call our tensor. */
+static void file_name(const gpt2_layout_t *layout, size_t index, char *out)
+{
+    const gpt2_tensor_t *tensor = &layout->tensors[index];
+
+    (void)snprintf(out, GPT2_NAME_MAX, "%s", tensor->name);
+    for (size_t i = 0; tensor->layer >= 0 && i < BLOCK_COUNT; i++) {
+        if (gpt2_layout_block(layout, tensor->layer) + (size_t)BLOCK[i].tensor == index)
+            (void)snprintf(out, GPT2_NAME_MAX, "h.%d.%s", tensor->layer, BLOCK[i].name);
+    }
+}
+
 int gpt2_safetensors_load(const char *path, gpt2_model_t *model, gpt2_error_t *error)
 {
     const gpt2_layout_t *layout = model->layout;
     weights_loader_t loader = {model, calloc(layout->count, 1)};
-    gpt2_shape_t shape;
-    source_t source;
+    gpt2_hf_facts_t facts;
+    gpt2_safetensors_file_t source;
+    found_t found;
     int code;
 
     if (loader.seen == NULL) return gpt2_fail(error, "out of memory for %s", path);
-    code = open_source(path, &source, error);
-    if (code == 0) code = read_shape(&source, &shape, error);
-    if (code == 0 && memcmp(&shape, &layout->shape, sizeof(shape)) != 0) {
+    code = gpt2_safetensors_open(path, &source, error);
+    if (code == 0) code = read_shape(&source, &found, &facts, error);
+    if (code == 0 && memcmp(&found.shape, &layout->shape, sizeof(found.shape)) != 0) {
         code = gpt2_fail(error, "%s: its shape is not this run's", path);
     }
     if (code == 0) memset(model->weights, 0, layout->arena_count * sizeof(float));
-    if (code == 0) code = each_entry(&source, load_entry, &loader, error);
+    if (code == 0) code = each_weight(&source, load_entry, &loader, error);
     for (size_t i = 0; code == 0 && i < layout->count; i++) {
-        if (!loader.seen[i]) {
-            code = gpt2_fail(error, "%s: %s is missing", path, layout->tensors[i].name);
-        }
+        char name[GPT2_NAME_MAX];
+
+        if (loader.seen[i]) continue;
+        file_name(layout, i, name);
+        code = gpt2_fail(error, "%s: %s is missing", path, name);
     }
-    close_source(&source);
+    gpt2_safetensors_close(&source);
     free(loader.seen);
     return code;
 }

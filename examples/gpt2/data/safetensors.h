@@ -4,8 +4,10 @@
  * A length, a JSON header with each tensor's type, shape and place, and the data. HF stores the
  * four matrices of a block [in][out], transposed to ours, and the embedding without padding. The
  * number of heads is not in the file: it comes from config.json beside it, or from what we wrote
- * into its metadata, or is width / 64 as in all of OpenAI's. Reads F32, F16 and BF16, with or
- * without the prefix "transformer."; the head is tied, so lm_head.weight and masks are passed over.
+ * into its metadata, or is width / 64 as in all of OpenAI's. A model whose config.json or metadata
+ * describe other arithmetic, or whose lm_head.weight is not its wte.weight, is refused. Reads F32,
+ * F16 and BF16, with or without the prefixes "transformer.", "module." and "_orig_mod."; masks are
+ * passed over.
  */
 #ifndef GPT2_SAFETENSORS_H
 #define GPT2_SAFETENSORS_H
