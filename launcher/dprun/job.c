@@ -26,6 +26,31 @@ static const char *const thread_variables[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_
 static const char *const ucx_variables[][2] = {
     {"UCX_ERROR_SIGNALS", ""}, {"UCX_DEBUG_SIGNO", "0"}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
 
+/* A script whose interpreter is not there makes execve() say that the script is not. A line that
+ * ends as on Windows names one with a "\r" at its end, which nobody sees. */
+static int check_interpreter(const char *name, const char *path, dp_error_t *error)
+{
+    char line[256] = "";
+    char *at = line;
+    FILE *file = fopen(path, "re");
+    int has_return;
+
+    if (file == NULL) return 0; /* may be run, not read */
+    if (fgets(line, sizeof(line), file) == NULL) line[0] = '\0';
+    fclose(file);
+    if (strncmp(line, "#!", 2) != 0) return 0;
+    at = line + 2 + strspn(line + 2, " \t");
+    at[strcspn(at, " \t\n")] = '\0';
+    if (at[0] != '/' || access(at, F_OK) == 0) return 0;
+    has_return = at[strlen(at) - 1] == '\r';
+    if (has_return) at[strlen(at) - 1] = '\0';
+    dp_error_set(error, DP_ERR_INVALID, "program %s: its interpreter \"%s%s\" is not there%s%s",
+                 name, at, has_return ? "\\r" : "",
+                 has_return ? ": its lines end as on Windows; mend it: sed -i 's/\\r$//' " : "",
+                 has_return ? name : "");
+    return DP_EXIT_NOT_FOUND;
+}
+
 int dp_program_find(const char *name, const char *path_list, char *found, size_t room,
                     dp_error_t *error)
 {
@@ -48,7 +73,7 @@ int dp_program_find(const char *name, const char *path_list, char *found, size_t
                          name);
             return DP_EXIT_NOT_EXECUTABLE;
         }
-        return 0;
+        return check_interpreter(name, found, error);
     }
     while (entry != NULL && name[0] != '\0') {
         const char *end = strchrnul(entry, ':');
@@ -57,7 +82,7 @@ int dp_program_find(const char *name, const char *path_list, char *found, size_t
         /* An empty entry means the working directory. */
         snprintf(found, room, "%.*s%s%s", bytes, entry, bytes == 0 ? "./" : "/", name);
         if (stat(found, &info) == 0 && S_ISREG(info.st_mode)) {
-            if (access(found, X_OK) == 0) return 0;
+            if (access(found, X_OK) == 0) return check_interpreter(name, found, error);
             seen = 1;
         }
         entry = *end == ':' ? end + 1 : NULL;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/dprun/other_flags.h"
 #include "launcher/dprun/remote/nodes.h"
 #include "runtime/base/config_value.h"
 
@@ -70,7 +71,10 @@ static const dp_flag_t flags[] = {
     {FLAG_SHARE_GPU, "--share-gpu", NULL, NULL,
      "Lets all ranks use one GPU with NCCL: a functional test, not a benchmark.", START},
     {FLAG_STDIN, "--stdin", NULL, "RANK|none",
-     "Who reads dprun's standard input; the others read nothing. Default: 0.", START},
+     "Who reads dprun's standard input; the others read nothing. none: what you type meanwhile, "
+     "and "
+     "the rest of a script's loop, stays for the shell. Default: 0.",
+     START},
     {FLAG_DIRECTORY, "--wdir", NULL, "DIR",
      "Where the ranks start, here and on every other machine. Default: this folder.", START},
     {FLAG_HOSTS, "--hosts", "-H", "NAME:SLOTS,...",
@@ -253,8 +257,10 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
         return DP_OK;
     case FLAG_NP:
         if (!parse_integer(value, &number) || number < 1 || number > DP_RANKS_MAX) {
-            return dp_error_set(error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d",
-                                flag->name, value, DP_RANKS_MAX);
+            return dp_error_set(
+                error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d%s", flag->name, value,
+                DP_RANKS_MAX,
+                isalpha((unsigned char)value[0]) ? "; -np $(nproc) is a rank for each core" : "");
         }
         command->size = (int)number;
         return DP_OK;
@@ -348,6 +354,7 @@ static dp_status_t unknown_flag(const char *name, dp_error_t *error)
     const char *nearest = NULL;
     size_t count = 0;
     dp_status_t status;
+    const char *other = dp_other_flag(name);
 
     for (size_t i = 0; names != NULL && i < DP_ARRAY_LEN(flags); i++) {
         names[count++] = flags[i].name;
@@ -359,7 +366,9 @@ static dp_status_t unknown_flag(const char *name, dp_error_t *error)
         names[count++] = texts[i];
     }
     if (names != NULL) nearest = dp_nearest_name(name, names, count);
-    if (nearest != NULL) {
+    if (other != NULL) {
+        status = dp_error_set(error, DP_ERR_CONFIG, "unknown flag %s; %s", name, other);
+    } else if (nearest != NULL) {
         status =
             dp_error_set(error, DP_ERR_CONFIG, "unknown flag %s; did you mean %s?", name, nearest);
     } else {
@@ -385,6 +394,27 @@ static const dp_setting_t *find_negated(const char *flag)
     return setting != NULL && strcmp(setting->kind, "yes/no") == 0 ? setting : NULL;
 }
 
+/* mpirun's "a : -np 1 b" starts two programs. Whoever has a program with such arguments writes "--"
+ * before it. */
+static dp_status_t refuse_second_program(char *const *argv, dp_error_t *error)
+{
+    static const char *const flags_of_ranks[] = {"-n", "-np",    "--np", "-c",
+                                                 "-H", "--host", "-host"};
+
+    for (; *argv != NULL && argv[1] != NULL; argv++) {
+        for (size_t i = 0; i < DP_ARRAY_LEN(flags_of_ranks) && strcmp(*argv, ":") == 0; i++) {
+            if (strcmp(argv[1], flags_of_ranks[i]) != 0) continue;
+            return dp_error_set(
+                error, DP_ERR_CONFIG,
+                "\": %s\": mpirun starts a second program so, dprun has one for all "
+                "ranks: sh -c 'if [ $DP_RANK = 0 ]; then exec A; else exec B; fi' "
+                "(-- before the program passes a \":\" on)",
+                argv[1]);
+        }
+    }
+    return DP_OK;
+}
+
 static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_error_t *error)
 {
     dp_status_t status = DP_OK;
@@ -399,7 +429,7 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
 
         if (argument[0] != '-' || argument[1] == '\0') {
             command->argv = argv + i;
-            return DP_OK;
+            return refuse_second_program(command->argv, error);
         }
         if (strcmp(argument, "--") == 0) {
             command->argv = i + 1 < argc ? argv + i + 1 : NULL;

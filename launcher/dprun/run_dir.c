@@ -50,7 +50,9 @@ dp_status_t dp_run_dir_create(char *path, size_t room, dp_error_t *error)
     int printed = snprintf(path, room, "%s/" PREFIX "XXXXXX", dp_run_dir_parent());
 
     if (printed < 0 || (size_t)printed >= room || mkdtemp(path) == NULL) {
-        return dp_error_set(error, DP_ERR_SYSTEM, "run directory in %s: %s", dp_run_dir_parent(),
+        return dp_error_set(error, DP_ERR_SYSTEM,
+                            "run directory in %s: %s (TMPDIR=/another/folder puts it elsewhere)",
+                            dp_run_dir_parent(),
                             (size_t)printed >= room ? "the path is too long" : strerror(errno));
     }
     return DP_OK;

@@ -357,6 +357,11 @@ static dp_status_t parse_number(const setting_t *setting, const char *spelt, con
     case KIND_TEXT:
         return DP_OK;
     }
+    if (wrong != NULL && setting->kind == KIND_TIME && value[0] != '\0' &&
+        value[strspn(value, "0123456789")] == '\0') {
+        return dp_error_set(error, DP_ERR_CONFIG, "%s: '%.100s' %s; write %.100ss for seconds",
+                            spelt, value, wrong, value);
+    }
     if (wrong != NULL) {
         return dp_error_set(error, DP_ERR_CONFIG, "%s: '%.100s' %s", spelt, value, wrong);
     }

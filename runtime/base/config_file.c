@@ -54,6 +54,7 @@ dp_status_t dp_config_from_file(dp_config_t *config, const char *path, dp_error_
     dp_error_t cause = {DP_OK, ""};
     dp_status_t status = DP_OK;
     FILE *file = fopen(path, "re");
+    static const char mark[] = "\xef\xbb\xbf"; /* how editors of Windows begin a UTF-8 file */
     size_t number = 1;
     size_t bytes = 0;
     int byte;
@@ -66,7 +67,8 @@ dp_status_t dp_config_from_file(dp_config_t *config, const char *path, dp_error_
         byte = fgetc(file);
         if (byte == '\n' || byte == EOF) {
             line[bytes] = '\0';
-            status = set_line(config, line, &cause);
+            status = set_line(config, number == 1 && strncmp(line, mark, 3) == 0 ? line + 3 : line,
+                              &cause);
             if (status == DP_OK) number++;
             bytes = 0;
         } else if (byte == '\0') {

@@ -176,6 +176,23 @@ foreign) # an MPI that finds no launcher (here any library of that name), and a 
     [ "$(grep -c 'runs below dprun, but DP_RANK and DP_SIZE are not in its environment' err)" = 2 ] || bad "the lost environment is not named"
     timeout -k 5 60 "$dprun" -np 2 env -i DP_RANK=0 DP_SIZE=1 "$member" >out 2>err || bad "code $?"
     [ -s err ] && bad "said although it is meant" ;;
+words) # files of Windows, a program whose interpreter is missing, a /tmp that cannot be written
+    printf '#!/bin/sh\r\necho hello\r\n' >crlf; printf '#!/no/such/python\necho\n' >nowhere; chmod +x crlf nowhere
+    for way in -np "-H localhost:2 -np"; do
+        "$dprun" $way 2 ./crlf >out 2>err; [ $? = 127 ] || bad "crlf: code $?"
+        expect err 'program ./crlf: its interpreter "/bin/sh\\r" is not there: its lines end as on Windows; mend it: sed -i .s/\\r\$//. ./crlf'
+        "$dprun" $way 2 ./nowhere >out 2>err; [ $? = 127 ] || bad "nowhere: code $?"
+        expect err 'program ./nowhere: its interpreter "/no/such/python" is not there$'
+    done
+    printf '\xef\xbb\xbflocalhost slots=2\r\n' >hosts; printf '\xef\xbb\xbffusion-bytes = 3M\r\n' >config
+    "$dprun" --hostfile hosts --config config sh -c 'echo $DP_FUSION_BYTES' >out 2>err || bad "code $?"
+    [ "$(grep -c '^.[01]@localhost. 1M$' out)" = 2 ] || bad "a hostfile with a mark of its encoding" # the variable wins
+    (unset DP_FUSION_BYTES; "$dprun" -np 1 --config config sh -c 'echo $DP_FUSION_BYTES' >out 2>err) || bad "code $?"
+    expect out '3M$'
+    if unshare -m sh -c 'mount -t tmpfs -o ro none /tmp' 2>/dev/null; then
+        unshare -m sh -c 'mount -t tmpfs -o ro none /tmp; XDG_RUNTIME_DIR= TMPDIR=/tmp exec "$0" -np 1 true' "$dprun" >/dev/null 2>"$work/err"
+        expect err 'run directory in /tmp: Read-only file system .TMPDIR=/another/folder'
+    fi ;;
 twice) # two programs in one rank: the second is told that it cannot be
     "$dprun" -np 2 sh -c '"$0" && "$0"' "$member" >out 2>err && bad "code 0"
     met 2 out

@@ -42,7 +42,10 @@ void dp_rank_describe(const dp_rank_fate_t *rank, char *text, size_t room)
     } else if (rank->start_error != 0) {
         snprintf(text, room, "could not be started: %s%s",
                  dp_limits_describe_start(rank->start_error),
-                 rank->start_error == ENOEXEC ? " (a script without #! line?)" : "");
+                 rank->start_error == ENOEXEC  ? " (a script without #! line?)"
+                 : rank->start_error == ENOENT ? " (the program is there, but not its loader or "
+                                                 "interpreter)"
+                                               : "");
     } else if (WIFSIGNALED(rank->status)) {
         dp_signal_name(WTERMSIG(rank->status), name, sizeof(name));
         snprintf(text, room, "was killed by %s", name);

@@ -160,6 +160,8 @@ dp_status_t dp_hosts_read(dp_hosts_t *hosts, const char *path, dp_error_t *error
     }
     while (status == DP_OK && fgets(line, sizeof(line), file) != NULL) {
         number++;
+        if (number == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0) /* a UTF-8 file of Windows */
+            memmove(line, line + 3, strlen(line + 3) + 1);
         status = read_line(hosts, line, &cause);
     }
     fclose(file);

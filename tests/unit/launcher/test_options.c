@@ -42,6 +42,8 @@ static void options_flags_end_at_the_program(void **state)
     assert_int_equal(PARSE(&command, &error, "-n", "3", "--", "--odd-name"), DP_OK);
     assert_int_equal(command.size, 3);
     assert_string_equal(command.argv[0], "--odd-name");
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "--", "p", ":", "-np", "1"), DP_OK);
+    assert_int_equal(PARSE(&command, &error, "-np", "1", "p", ":", "-x", ":"), DP_OK);
     assert_int_equal(PARSE(&command, &error, "--np=4", "p"), DP_OK);
     assert_int_equal(command.size, 4);
     assert_int_equal(PARSE(&command, &error, "-np=5", "p"), DP_OK);
@@ -153,6 +155,19 @@ static void options_wrong_ones_are_named(void **state)
         {{"-np", "2", "--env", "=x", "p"}, "--env =x"},
         {{"-np", "2", "--env", "DP_TEST_UNSET", "p"}, "DP_TEST_UNSET: not set here"},
         {{"-np", "2", "--wire", "fp8", "p"}, "fp8"},
+        {{"-np", "2", "--start-timeout", "30", "p"},
+         "--start-timeout: '30' has no unit: ns, us, ms, s, min or h; write 30s"},
+        {{"-np", "auto", "p"}, "-np auto: must be a number from 1 to 1024; -np $(nproc)"},
+        {{"--nproc-per-node=2", "p"}, "unknown flag --nproc-per-node; torchrun's: write -np N"},
+        {{"--nproc_per_node", "2", "p"}, "write -np N"},
+        {{"--nnodes=2", "p"}, "write -H a:4,b:4, or --node R/N"},
+        {{"-np", "2", "--oversubscribe", "p"}, "leave it out"},
+        {{"-np", "2", "--mca", "btl", "self"}, "dprun uses no MPI"},
+        {{"-np", "2", "--bind-to", "core", "p"}, "write --bind core"},
+        {{"-np", "2", "--tag-output", "p"}, "leave it out"},
+        {{"-np", "2", "--max-restarts=3", "p"}, "starts no rank again"},
+        {{"-np", "2", "-ppn", "2", "p"}, "N ranks on each"},
+        {{"-np", "2", "a", ":", "-np"}, "\": -np\": mpirun starts a second program so"},
         {{"-np", "2", "--meet=a:1", "p"}, "--meet a:1: it goes with --node"},
         {{"-np", "2", "--port=99", "p"}, "--port 99: on one machine"},
         {{"--node=0/2", "--port=99", "p"}, "--port 99: with --node"},
