@@ -273,6 +273,10 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
         snprintf(limits, sizeof(limits), ": ulimit -f (RLIMIT_FSIZE) is %zu bytes",
                  dp_limits_file_bytes());
     }
+    if (status != DP_ERR_NO_MEMORY) {
+        return dp_error_set(error, status, "a line above says why no fused buffers were made%s",
+                            limits);
+    }
     return dp_error_set(error, status,
                         "no memory for %d fused buffers of %zu bytes%s; --fusion-bytes 1M "
                         "(DP_FUSION_BYTES) needs less",

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -272,6 +273,22 @@ static int give_variables(dp_job_t *job)
     return set_own_variable(job, "DP_BOOTSTRAP_FD", number);
 }
 
+/* The one newer system call that a job cannot do without: the ranks' ticket and libdp's shared
+ * memory are memory files. */
+static dp_status_t check_kernel(dp_error_t *error)
+{
+    const int fd = memfd_create("dprun-check", MFD_CLOEXEC);
+
+    if (fd < 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM,
+                            "memfd_create: %s: ranks need it (Linux 3.17 or newer, and a sandbox "
+                            "that permits it)",
+                            strerror(errno));
+    }
+    close(fd);
+    return DP_OK;
+}
+
 dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_code,
                         dp_error_t *error)
 {
@@ -286,6 +303,7 @@ dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_co
     *exit_code = find_program(job, path == NULL ? "/usr/bin:/bin" : path, error);
     if (*exit_code != 0) return DP_ERR_INVALID;
     *exit_code = 1;
+    if (check_kernel(error) != DP_OK) return error->status;
     dp_cores_init(&job->cores);
     job->threads = dp_cores_share(&job->cores, job->size);
     if (dp_env_init(&job->env, environ) != 0 || give_variables(job) != 0 ||

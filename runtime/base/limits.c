@@ -81,6 +81,11 @@ size_t dp_limits_file_bytes(void)
 
 const char *dp_limits_describe_start(int code)
 {
+    if (code == EPERM) {
+        return "Operation not permitted (a sandbox that answers clone3() so instead of with "
+               "ENOSYS, "
+               "as older container runtimes do?)";
+    }
     if (code != EAGAIN) return strerror(code);
     return "this user's processes and threads are at their limit (ulimit -u, RLIMIT_NPROC; or "
            "pids.max of the cgroup)";

@@ -21,6 +21,7 @@
 
 #define PAGE DP_ARENA_PAGE
 #define HUGE_PAGE DP_ARENA_HUGE_PAGE
+#define NEEDS " (it takes Linux 3.17 or newer, and a sandbox that permits the call)"
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ARENA_MIN DP_GIB /* no smaller by halving; a smaller wish is taken as it is */
 #define FIT_MIN                                                                                    \
@@ -113,14 +114,15 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
     }
     arena->fd = memfd_create("dp-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (arena->fd < 0) {
-        return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: memfd_create failed: %s",
+        return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: memfd_create: %s" NEEDS,
                             strerror(errno));
     }
     for (;;) {
         if (ftruncate(arena->fd, (off_t)bytes) == 0 &&
             map_view(arena->fd, bytes, &arena->views[arena->local_rank]) == 0) {
             if (fcntl(arena->fd, F_ADD_SEALS, SEALS) == 0) return DP_OK;
-            return dp_error_set(error, DP_ERR_SYSTEM, "shared memory: cannot seal its size: %s",
+            return dp_error_set(error, DP_ERR_SYSTEM,
+                                "shared memory: its size cannot be sealed, F_ADD_SEALS: %s" NEEDS,
                                 strerror(errno));
         }
         if (bytes / 2 < ARENA_MIN) {

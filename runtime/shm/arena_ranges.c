@@ -22,8 +22,8 @@
 
 /* ---- Pages ---------------------------------------------------------------------------------- */
 
-/* MADV_POPULATE_WRITE came with Linux 5.14. Before, fallocate() makes the pages in the file at
- * least, though not yet in this process' page table. */
+/* MADV_POPULATE_WRITE came with Linux 5.14, and a sandbox may refuse it. There fallocate() makes
+ * the pages in the file at least, though not yet in this process' page table. */
 dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
 {
     char *memory = arena->views[arena->local_rank].base + offset;
@@ -32,7 +32,7 @@ dp_status_t dp_arena_populate(dp_arena_t *arena, uint64_t offset, size_t bytes)
     do {
         code = madvise(memory, bytes, MADV_POPULATE_WRITE);
     } while (code != 0 && errno == EINTR);
-    if (code != 0 && errno == EINVAL) {
+    if (code != 0 && (errno == EINVAL || errno == ENOSYS || errno == EPERM)) {
         do {
             code = fallocate(arena->fd, 0, (off_t)offset, (off_t)bytes);
         } while (code != 0 && errno == EINTR);
