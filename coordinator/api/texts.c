@@ -41,6 +41,7 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
     va_start(list, format);
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
+    dp_text_mask(text);
     dp_context_text(context, text);
     return status;
 }

@@ -74,6 +74,13 @@ static void name_bucket(const dp_timeline_t *timeline, const dp_bucket_group_t *
     } else {
         snprintf(text, room, "%.60s", name);
     }
+    dp_text_mask(text);
+}
+
+static void name_span(const dp_timeline_t *timeline, uint32_t span, char text[64])
+{
+    snprintf(text, 64, "%.60s", timeline->strings[span]);
+    dp_text_mask(text);
 }
 
 static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analysis,
@@ -81,8 +88,11 @@ static void write_head(const dp_timeline_t *timeline, const dp_analysis_t *analy
 {
     uint64_t error = clock_error(timeline);
     size_t nodes = count_nodes(timeline);
+    char shown[512];
 
-    fprintf(file, "%s: %zu rank%s", what, timeline->rank_count,
+    snprintf(shown, sizeof(shown), "%s", what);
+    dp_text_mask(shown);
+    fprintf(file, "%s: %zu rank%s", shown, timeline->rank_count,
             timeline->rank_count == 1 ? "" : "s");
     if (timeline->rank_count > 0 && (size_t)timeline->ranks[0].size > timeline->rank_count)
         fprintf(file, " of %d", timeline->ranks[0].size);
@@ -191,14 +201,15 @@ static void write_stragglers(const dp_timeline_t *timeline, const dp_analysis_t 
     for (size_t i = 0; i < analysis->rank_count && i < STRAGGLERS_SHOWN; i++) {
         const dp_straggler_t *straggler = &analysis->stragglers[i];
         const dp_timeline_rank_t *rank = &timeline->ranks[straggler->rank];
+        char span[64];
 
         if (straggler->last_count == 0) continue;
         fprintf(file, "%-10s r%d %s: last %zu/%zu, +%.2f ms", i == 0 ? "straggler" : "", rank->rank,
                 rank->host, straggler->last_count, straggler->bucket_count,
                 to_ms(straggler->late_ns));
         if (span_stands_out(analysis, straggler)) {
-            fprintf(file, "; \"%s\" +%.2f ms a step", timeline->strings[straggler->slow_span],
-                    to_ms(straggler->slow_ns));
+            name_span(timeline, straggler->slow_span, span);
+            fprintf(file, "; \"%s\" +%.2f ms a step", span, to_ms(straggler->slow_ns));
         }
         fputc('\n', file);
     }

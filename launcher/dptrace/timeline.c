@@ -539,6 +539,8 @@ dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *
             timeline->events[kept++] = timeline->events[i];
     }
     timeline->event_count = kept;
+    for (size_t i = 0; i < timeline->rank_count; i++)
+        dp_text_mask(timeline->ranks[i].host);
     set_origin(timeline);
     status = sort_ranks(timeline);
     if (status != DP_OK) goto done;

@@ -51,13 +51,6 @@ void dp_failure_write(dp_writer_t *writer, const dp_failure_t *failure)
     dp_write_text(writer, failure->text);
 }
 
-static void replace_control_characters(char *text)
-{
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
-    }
-}
-
 dp_status_t dp_failure_read(dp_reader_t *reader, dp_failure_t *failure)
 {
     dp_failure_t got;
@@ -85,9 +78,9 @@ dp_status_t dp_failure_read(dp_reader_t *reader, dp_failure_t *failure)
     got.is_seen = (flags & FLAG_SEEN) != 0;
     got.has_step = (flags & FLAG_STEP) != 0;
     got.culprit = culprit == CULPRIT_UNKNOWN ? -1 : (int)culprit;
-    replace_control_characters(got.node);
-    replace_control_characters(got.operation);
-    replace_control_characters(got.text);
+    dp_text_mask(got.node);
+    dp_text_mask(got.operation);
+    dp_text_mask(got.text);
     *failure = got;
     return DP_OK;
 }

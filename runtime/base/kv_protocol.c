@@ -319,9 +319,9 @@ int dp_kv_text_read(dp_reader_t *fields, char *text, size_t room)
 
     text[0] = '\0';
     if (from == NULL || dp_reader_left(fields) != 0) return -1;
-    for (size_t i = 0; i < kept; i++) { /* it ends on a terminal */
-        text[i] = (char)(from[i] < 0x20 || from[i] == 0x7f ? '?' : from[i]);
-    }
+    for (size_t i = 0; i < kept; i++)
+        text[i] = (char)(from[i] == '\0' ? '?' : from[i]);
     text[kept] = '\0';
+    dp_text_mask(text);
     return 0;
 }

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/error.h"
+
 /* Below PIPE_BUF, up to which the kernel never mixes two writers of one pipe. */
 #define LINE_MAX_BYTES 2048
 
@@ -63,6 +65,8 @@ void dp_log_write(const dp_log_t *log, dp_log_level_t level, const char *format,
     for (size_t i = 0; i < bytes; i++) { /* a name from outside cannot forge a second line */
         if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
     }
+    line[bytes] = '\0';
+    dp_text_mask(line);
     while (bytes > 0 && line[bytes - 1] == ' ')
         bytes--;
     line[bytes++] = '\n';

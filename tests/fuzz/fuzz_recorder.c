@@ -184,6 +184,24 @@ static void read_merged(const dp_timeline_t *timeline)
     free(text);
 }
 
+/* Whatever the names are, a text for a terminal has no control characters but its newlines. */
+static void check_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+
+    if (file == NULL) return;
+    dp_report_text(timeline, analysis, "this", file);
+    if (fclose(file) != 0) abort();
+    for (size_t i = 0; i < bytes; i++) {
+        const unsigned char c = (unsigned char)text[i];
+
+        if ((c < 0x20 && c != '\n') || c == 0x7f) abort();
+    }
+    free(text);
+}
+
 static void use(const dp_timeline_t *timeline)
 {
     dp_analysis_t analysis;
@@ -193,7 +211,7 @@ static void use(const dp_timeline_t *timeline)
 
     if (file == NULL) return;
     if (dp_analyse(timeline, &analysis) == DP_OK) {
-        dp_report_text(timeline, &analysis, "this", file);
+        check_text(timeline, &analysis);
         dp_report_json(timeline, &analysis, file);
         (void)dp_view_write(timeline, &analysis, "this", file);
         dp_analysis_fini(&analysis);

@@ -7,6 +7,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+void gpt2_mask(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+}
+
 int gpt2_fail(gpt2_error_t *error, const char *format, ...)
 {
     va_list arguments;
@@ -15,5 +21,6 @@ int gpt2_fail(gpt2_error_t *error, const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(error->text, sizeof(error->text), format, arguments);
     va_end(arguments);
+    gpt2_mask(error->text);
     return -1;
 }

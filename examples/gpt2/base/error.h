@@ -16,4 +16,7 @@ typedef struct gpt2_error {
 /* Writes the text (NULL error: nothing) and returns -1, so that `return gpt2_fail(...)` reads. */
 int gpt2_fail(gpt2_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Control characters become '?': texts end on a terminal, and names in files may hold anything. */
+void gpt2_mask(char *text);
+
 #endif

@@ -29,6 +29,7 @@ void gpt2_notice(const gpt2_notice_t *notice, const char *format, ...)
     va_start(list, format);
     (void)vsnprintf(text, sizeof(text), format, list);
     va_end(list);
+    gpt2_mask(text);
     notice->say(notice->user, text);
 }
 

@@ -38,6 +38,7 @@ static void describe_record(const dp_trace_file_t *file, const dp_trace_record_t
     char size[32] = "";
 
     dp_trace_file_name(file, record->name, name, sizeof(name));
+    dp_text_mask(name);
     if (record->bytes >= 100000) {
         snprintf(size, sizeof(size), " %.1f MB", (double)record->bytes / 1e6);
     } else if (record->bytes > 0) {

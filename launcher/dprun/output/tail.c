@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "launcher/dprun/output/lines.h"
+#include "runtime/base/error.h"
 
 void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
 {
@@ -19,13 +20,10 @@ void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
     if (bytes == 0) return;
     copy = malloc(kept + 1);
     if (copy == NULL) return;
-    for (size_t i = 0; i < kept; i++) {
-        unsigned char c = (unsigned char)text[i];
-
-        if (c < 0x20 || c == 0x7f) c = c == '\t' ? ' ' : '?';
-        copy[i] = (char)c;
-    }
+    for (size_t i = 0; i < kept; i++)
+        copy[i] = (char)(text[i] == '\t' ? ' ' : text[i] == '\0' ? '?' : text[i]);
     copy[kept] = '\0';
+    dp_text_mask(copy);
     free(tail->lines[oldest]);
     tail->lines[oldest] = copy;
     tail->count++;

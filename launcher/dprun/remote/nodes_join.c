@@ -38,21 +38,18 @@ typedef struct place {
 
 /* ---- Environments --------------------------------------------------------------------------- */
 
-/* A variable may contain anything, so an error repeats only its printable characters. */
+/* A variable may contain anything; an error repeats the beginning of it. */
 static dp_status_t refuse_variable(const char *name, const char *wants, dp_error_t *error)
 {
     const char *value = dp_environment(name);
     char shown[64];
-    size_t bytes = 0;
 
     if (value == NULL) {
         return dp_error_set(error, DP_ERR_CONFIG,
                             "--node env: %s is not set: it must be %s (or say --node R/N)", name,
                             wants);
     }
-    for (; value[bytes] != '\0' && bytes < sizeof(shown) - 1; bytes++)
-        shown[bytes] = (char)(isprint((unsigned char)value[bytes]) ? value[bytes] : '?');
-    shown[bytes] = '\0';
+    snprintf(shown, sizeof(shown), "%s", value);
     return dp_error_set(error, DP_ERR_CONFIG, "--node env: %s=%s: must be %s", name, shown, wants);
 }
 

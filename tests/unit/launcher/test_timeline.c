@@ -554,6 +554,37 @@ static void names_cannot_leave_the_page(void **state)
     dp_timeline_fini(&timeline);
 }
 
+/* Names come from programs and from files of strangers. */
+static void report_prints_no_control_characters(void **state)
+{
+    dp_synth_t synth = DP_SYNTH_INIT;
+    char *text = NULL;
+    size_t bytes, lines[2] = {0, 0};
+    job_t job;
+
+    (void)state;
+    synth.late_rank = 1;
+    synth.late_ns = 5000000;
+    analyse_job(&job, &synth);
+    for (int round = 0; round < 2; round++) {
+        FILE *file = open_memstream(&text, &bytes);
+
+        assert_non_null(file);
+        dp_report_text(&job.timeline, &job.analysis, round == 0 ? "job" : "j\x1b[2Jb\n", file);
+        fclose(file);
+        for (size_t i = 0; i < bytes; i++) {
+            lines[round] += text[i] == '\n';
+            if (text[i] == 0x1b || text[i] == '\r' || (text[i] & 0xff) == 0x9b)
+                fail_msg("byte %zu of %s", i, text);
+        }
+        free(text);
+        for (size_t i = 1; round == 0 && i < job.timeline.string_count; i++)
+            memcpy(job.timeline.strings[i], (const char *[]){"\x1b", "\n", "\r", "\x9b"}[i % 4], 1);
+    }
+    assert_int_equal(lines[1], lines[0]);
+    remove_job(&job);
+}
+
 static void empty_recording_is_reported_as_such(void **state)
 {
     dp_synth_t synth = DP_SYNTH_INIT;
@@ -668,6 +699,7 @@ int main(void)
         cmocka_unit_test(clocks_of_other_machines_are_corrected_with_their_drift),
         cmocka_unit_test(json_strings_are_escaped),
         cmocka_unit_test(names_cannot_leave_the_page),
+        cmocka_unit_test(report_prints_no_control_characters),
         cmocka_unit_test(empty_recording_is_reported_as_such),
         cmocka_unit_test(large_ids_in_a_merged_file_cost_no_memory),
         cmocka_unit_test(clock_offsets_out_of_range_are_left_out),

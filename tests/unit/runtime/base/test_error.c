@@ -34,6 +34,22 @@ static void error_text_may_quote_itself(void **state)
     assert_string_equal(error.text, "connecting: refused");
 }
 
+static void error_text_does_not_control_a_terminal(void **state)
+{
+    dp_error_t error = {DP_OK, ""};
+    char text[] = "esc \x1b[2J bel\a cr\r lf\n del\x7f csi \xc2\x9b"
+                  "1m raw \x9b \xff end \xe2\x82";
+
+    (void)state;
+    dp_error_set(&error, DP_ERR_INVALID, "tensor %s", "a\x1b[31m\nb");
+    assert_string_equal(error.text, "tensor a?[31m?b");
+    dp_text_mask(text);
+    assert_string_equal(text, "esc ?[2J bel? cr? lf? del? csi ??1m raw ? ? end ??");
+    strcpy(text, "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80 \xc2\xa0");
+    dp_text_mask(text);
+    assert_string_equal(text, "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80 \xc2\xa0");
+}
+
 /* Shifts a text of multi-byte characters over the border and checks that none is cut in two. */
 static void check_border(const char *character)
 {
@@ -122,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_set_returns_status_and_text),
         cmocka_unit_test(error_text_may_quote_itself),
+        cmocka_unit_test(error_text_does_not_control_a_terminal),
         cmocka_unit_test(error_long_text_is_cut_at_a_character),
         cmocka_unit_test(error_text_of_broken_utf8_is_harmless),
         cmocka_unit_test(status_names_are_distinct),
