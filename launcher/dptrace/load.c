@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -374,6 +375,36 @@ static dp_status_t list_recorders(const char *path, char ***paths, size_t *count
     return DP_OK;
 }
 
+/* For people: what is not here. DP_OK, or DP_ERR_NO_MEMORY with an error. */
+static dp_status_t note_missing(dp_timeline_t *timeline, dp_error_t *error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static dp_status_t note_missing(dp_timeline_t *timeline, dp_error_t *error, const char *format, ...)
+{
+    va_list arguments;
+    int length = -1;
+
+    if (dp_grow(&timeline->missing, timeline->missing_count, &timeline->missing_room,
+                sizeof(*timeline->missing))) {
+        va_start(arguments, format);
+        length = vasprintf(&timeline->missing[timeline->missing_count], format, arguments);
+        va_end(arguments);
+    }
+    if (length < 0) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    dp_text_mask(timeline->missing[timeline->missing_count]);
+    timeline->missing_count++;
+    return DP_OK;
+}
+
+/* The rank that a recorder's name tells; -1: none. */
+static int rank_of_path(const char *path)
+{
+    const char *name = strrchr(path, '/');
+
+    name = name == NULL ? path : name + 1;
+    return is_recorder(name) ? (int)strtol(name + 6, NULL, 10) : -1;
+}
+
 /* Two files of one rank cannot be of one job, nor can two different sizes. */
 static dp_status_t check_job(const dp_timeline_t *timeline, const char *path,
                              const dp_trace_file_t *file, dp_error_t *error)
@@ -391,6 +422,30 @@ static dp_status_t check_job(const dp_timeline_t *timeline, const char *path,
         }
     }
     return DP_OK;
+}
+
+/* Opens a recorder. *is_read 0: with DP_OK, one of several that tells nothing; a line says so. */
+static dp_status_t open_recorder(dp_timeline_t *timeline, const char *path, int is_directory,
+                                 dp_trace_file_t *file, int *is_read, dp_error_t *error)
+{
+    const int rank = rank_of_path(path);
+    dp_status_t status = dp_trace_file_open(path, file, error);
+
+    if (status == DP_OK && is_directory && file->rank != rank) {
+        status =
+            dp_error_set(error, DP_ERR_INVALID, "%s: damaged: it says rank %d", path, file->rank);
+        dp_trace_file_close(file);
+    }
+    *is_read = status == DP_OK;
+    if (status == DP_OK && file->bytes < file->whole_bytes) {
+        return note_missing(timeline, error,
+                            "rank %d: %s: cut short: %llu bytes of %llu are here; the rest of what "
+                            "this rank recorded is missing",
+                            file->rank, path, (unsigned long long)file->bytes,
+                            (unsigned long long)file->whole_bytes);
+    }
+    if (status == DP_OK || status == DP_ERR_NO_MEMORY || !is_directory) return status;
+    return note_missing(timeline, error, "rank %d is missing: %s", rank, error->text);
 }
 
 /* Reads recorders: all trace.*.dpt of a directory, or one file. The first one stays open until the
@@ -415,17 +470,23 @@ static dp_status_t read_recorders(const char *path, int is_directory, dp_timelin
         status = count == 1 ? DP_OK : dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     }
     if (paths == NULL) count = 0;
-    if (status == DP_OK && count > 0) status = dp_trace_file_open(paths[0], &first, error);
     for (size_t i = 0; i < count && status == DP_OK; i++) {
-        const dp_trace_file_t *current = i == 0 ? &first : &file;
+        const int is_first = timeline->rank_count == 0;
+        dp_trace_file_t *current = is_first ? &first : &file;
+        int is_read;
 
-        if (i > 0) status = dp_trace_file_open(paths[i], &file, error);
+        status = open_recorder(timeline, paths[i], is_directory, current, &is_read, error);
+        if (status == DP_OK && !is_read) continue;
         if (status == DP_OK) status = check_job(timeline, paths[i], current, error);
         if (status == DP_OK) {
             status = add_file(timeline, current, &first, &clocks);
             if (status != DP_OK) dp_error_set(error, status, "%s: no memory", paths[i]);
         }
-        if (i > 0) dp_trace_file_close(&file);
+        if (!is_first) dp_trace_file_close(&file);
+    }
+    if (status == DP_OK && timeline->rank_count == 0) {
+        status = dp_error_set(error, DP_ERR_INVALID, "%s: no recorder can be read; %s", path,
+                              timeline->missing[0]);
     }
     dp_trace_file_close(&first);
     dp_clocks_fini(&clocks);

@@ -12,6 +12,7 @@
 #include <getopt.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -51,6 +52,27 @@ static int print_failure(const dp_error_t *error)
     return EXIT_FAILURE;
 }
 
+static void print_path(FILE *file, const char *path)
+{
+    char shown[PATH_MAX];
+
+    snprintf(shown, sizeof(shown), "%s", path);
+    dp_text_mask(shown);
+    fputs(shown, file);
+}
+
+/* What is missing of the input is told at once, whatever becomes of the rest. */
+static dp_status_t load_input(const arguments_t *arguments, dp_timeline_t *timeline,
+                              dp_error_t *error)
+{
+    const dp_status_t status =
+        dp_timeline_load(arguments->input, &arguments->window, timeline, error);
+
+    for (size_t i = 0; status == DP_OK && i < timeline->missing_count; i++)
+        fprintf(stderr, "dptrace: %s\n", timeline->missing[i]);
+    return status;
+}
+
 /* ---- merge ---------------------------------------------------------------------------------- */
 
 static int ends_with(const char *text, const char *end)
@@ -76,8 +98,7 @@ static int run_merge(const arguments_t *arguments)
         return EXIT_USAGE;
     }
     if (arguments->format != NULL) is_json = strcmp(arguments->format, "json") == 0;
-    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return print_failure(&error);
+    if (load_input(arguments, &timeline, &error) != DP_OK) return print_failure(&error);
     status = dp_file_open(path, &output, &error);
     if (status == DP_OK) {
         status = is_json ? dp_chrome_write(&timeline, output.file)
@@ -85,7 +106,8 @@ static int run_merge(const arguments_t *arguments)
         status = dp_file_close(&output, status, &error);
     }
     if (status == DP_OK && strcmp(path, "-") != 0) {
-        fprintf(stderr, "%s: %zu ranks, %zu events, %.3f s\n", path, timeline.rank_count,
+        print_path(stderr, path);
+        fprintf(stderr, ": %zu ranks, %zu events, %.3f s\n", timeline.rank_count,
                 timeline.event_count, (double)timeline.end_ns / 1e9);
     }
     dp_timeline_fini(&timeline);
@@ -102,8 +124,7 @@ static int run_report(const arguments_t *arguments)
     dp_error_t error;
     dp_status_t status;
 
-    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return print_failure(&error);
+    if (load_input(arguments, &timeline, &error) != DP_OK) return print_failure(&error);
     status = dp_analyse(&timeline, &analysis);
     if (status != DP_OK) {
         dp_error_set(&error, status, "%s: no memory for the analysis", arguments->input);
@@ -166,7 +187,7 @@ static int run_view(const arguments_t *arguments)
         dp_error_set(&error, DP_ERR_NO_MEMORY, "no memory");
         return print_failure(&error);
     }
-    status = dp_timeline_load(arguments->input, &arguments->window, &timeline, &error);
+    status = load_input(arguments, &timeline, &error);
     if (status != DP_OK) goto done;
     status = dp_analyse(&timeline, &analysis);
     if (status != DP_OK) {
@@ -180,8 +201,9 @@ static int run_view(const arguments_t *arguments)
         status = dp_file_close(&output, status, &error);
     }
     if (status == DP_OK && strcmp(path, "-") != 0) {
-        fprintf(stderr, "%s: %zu ranks, %zu events; open it in a browser\n", path,
-                timeline.rank_count, timeline.event_count);
+        print_path(stderr, path);
+        fprintf(stderr, ": %zu ranks, %zu events; open it in a browser\n", timeline.rank_count,
+                timeline.event_count);
     }
     if (status == DP_OK && arguments->open) open_page(path);
     dp_analysis_fini(&analysis);
@@ -201,10 +223,10 @@ static int run_info(const arguments_t *arguments)
     dp_error_t error;
     uint64_t kinds[DP_TRACE_KIND_COUNT] = {0};
 
-    if (dp_timeline_load(arguments->input, &arguments->window, &timeline, &error) != DP_OK)
-        return print_failure(&error);
-    printf("%s: %zu ranks, %zu events, %zu rows, %.6f s\n", arguments->input, timeline.rank_count,
-           timeline.event_count, timeline.row_count, (double)timeline.end_ns / 1e9);
+    if (load_input(arguments, &timeline, &error) != DP_OK) return print_failure(&error);
+    print_path(stdout, arguments->input);
+    printf(": %zu ranks, %zu events, %zu rows, %.6f s\n", timeline.rank_count, timeline.event_count,
+           timeline.row_count, (double)timeline.end_ns / 1e9);
     for (size_t r = 0; r < timeline.rank_count; r++) {
         const dp_timeline_rank_t *rank = &timeline.ranks[r];
         uint64_t first = UINT64_MAX, last = 0, from = UINT64_MAX, until = 0;

@@ -25,6 +25,9 @@ void dp_timeline_fini(dp_timeline_t *timeline)
     for (size_t i = 0; i < timeline->string_count; i++)
         free(timeline->strings[i]);
     free(timeline->strings);
+    for (size_t i = 0; i < timeline->missing_count; i++)
+        free(timeline->missing[i]);
+    free(timeline->missing);
     free(timeline->string_table);
     free(timeline->ranks);
     free(timeline->events);

@@ -82,6 +82,8 @@ typedef struct dp_timeline {
     size_t table_size;      /* a power of two */
     uint64_t origin_ns;     /* the time 0, on the first rank's clock */
     uint64_t end_ns;        /* the last moment */
+    char **missing;         /* a line for each file that was not read whole: what is missing */
+    size_t missing_count, missing_room;
 } dp_timeline_t;
 
 void dp_timeline_init(dp_timeline_t *timeline);
@@ -112,7 +114,8 @@ dp_status_t dp_step_window_parse(const char *text, dp_step_window_t *window, dp_
 dp_status_t dp_timeline_finish(dp_timeline_t *timeline, const dp_step_window_t *window,
                                dp_error_t *error);
 
-/* Reads a run directory (trace.*.dpt), one .dpt file or a merged Perfetto file, and finishes it. */
+/* Reads a run directory (trace.*.dpt), one .dpt file or a merged Perfetto file, and finishes it. A
+ * damaged recorder costs what cannot be read of it, and nothing of the others; see `missing`. */
 dp_status_t dp_timeline_load(const char *path, const dp_step_window_t *window,
                              dp_timeline_t *timeline, dp_error_t *error);
 

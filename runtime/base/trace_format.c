@@ -21,7 +21,8 @@ static int range_fits(uint64_t offset, uint64_t length, uint64_t bytes)
     return offset <= bytes && length <= bytes - offset;
 }
 
-static dp_status_t check_file_header(const dp_trace_file_header_t *header, size_t bytes,
+/* The header of a file of so many bytes; of one that was cut: of those that it had. */
+static dp_status_t check_file_header(const dp_trace_file_header_t *header, uint64_t bytes,
                                      const char *what, dp_error_t *error)
 {
     uint64_t tracks_bytes;
@@ -31,10 +32,6 @@ static dp_status_t check_file_header(const dp_trace_file_header_t *header, size_
     if (header->version != DP_TRACE_VERSION) {
         return dp_error_set(error, DP_ERR_INVALID, "%s: trace version %u, this program reads %d",
                             what, header->version, DP_TRACE_VERSION);
-    }
-    if (header->file_bytes > bytes) {
-        return dp_error_set(error, DP_ERR_INVALID, "%s: cut short: %zu bytes of %llu", what, bytes,
-                            (unsigned long long)header->file_bytes);
     }
     tracks_bytes = (uint64_t)header->track_max * sizeof(dp_trace_file_track_t);
     if (header->record_bytes != sizeof(dp_trace_record_t) || header->track_max > DP_TRACE_TRACKS ||
@@ -90,17 +87,37 @@ static int compare_events(const void *a, const void *b)
     return (left->kind > right->kind) - (left->kind < right->kind);
 }
 
-/* Chunks in use, and how many events they and the open spans can give. */
-static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *header)
+/* How much of [offset, offset + length) of the file is here. */
+static size_t bytes_here(const dp_trace_file_t *file, uint64_t offset, uint64_t length)
 {
-    size_t room = (size_t)header->track_max * DP_TRACE_OPEN;
+    return offset < file->bytes ? (size_t)dp_min(length, file->bytes - offset) : 0;
+}
+
+/* A chunk, and how many whole records of it are here; NULL: it is not. */
+static const dp_trace_file_chunk_t *chunk_at(const uint8_t *data,
+                                             const dp_trace_file_header_t *header,
+                                             const dp_trace_file_t *file, uint32_t index,
+                                             size_t *count)
+{
+    const uint64_t offset = header->chunk_offset + (uint64_t)index * header->chunk_bytes;
+    const size_t bytes = bytes_here(file, offset, header->chunk_bytes);
+    const dp_trace_file_chunk_t *chunk = (const void *)(data + offset);
+
+    if (bytes < sizeof(*chunk)) return NULL;
+    *count = dp_min((size_t)atomic_load_explicit(&chunk->count, memory_order_acquire),
+                    (bytes - sizeof(*chunk)) / sizeof(dp_trace_record_t));
+    return chunk;
+}
+
+/* How many events the chunks and the open spans can give. */
+static size_t count_room(const uint8_t *data, const dp_trace_file_header_t *header,
+                         const dp_trace_file_t *file)
+{
+    size_t room = (size_t)header->track_max * DP_TRACE_OPEN, count;
 
     for (uint32_t i = 0; i < header->chunk_count; i++) {
-        const dp_trace_file_chunk_t *chunk =
-            (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
-        uint32_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
-
-        room += dp_min((size_t)count, DP_TRACE_CHUNK_RECORDS);
+        if (chunk_at(data, header, file, i, &count) == NULL) break;
+        room += count;
     }
     return room;
 }
@@ -109,8 +126,9 @@ static void read_tracks(const uint8_t *data, const dp_trace_file_header_t *heade
                         dp_trace_file_t *file)
 {
     const dp_trace_file_track_t *tracks = (const void *)(data + header->track_offset);
+    const size_t here = bytes_here(file, header->track_offset, header->track_max * sizeof(*tracks));
 
-    for (uint32_t i = 0; i < header->track_max; i++) {
+    for (uint32_t i = 0; i < here / sizeof(*tracks); i++) {
         uint32_t kind = atomic_load_explicit(&tracks[i].kind, memory_order_acquire);
 
         if (kind == 0) break;
@@ -125,11 +143,10 @@ static void read_chunks(const uint8_t *data, const dp_trace_file_header_t *heade
                         dp_trace_file_t *file)
 {
     for (uint32_t i = 0; i < header->chunk_count; i++) {
-        const dp_trace_file_chunk_t *chunk =
-            (const void *)(data + header->chunk_offset + (uint64_t)i * header->chunk_bytes);
-        size_t count = atomic_load_explicit(&chunk->count, memory_order_acquire);
+        size_t count;
+        const dp_trace_file_chunk_t *chunk = chunk_at(data, header, file, i, &count);
 
-        count = dp_min(count, DP_TRACE_CHUNK_RECORDS);
+        if (chunk == NULL) break;
         /* the file may still grow under us: never past the room counted before */
         for (size_t k = 0; k < count && file->event_count + file->bad < room; k++)
             add_event(file, &chunk->records[k], chunk->track, 0);
@@ -165,8 +182,10 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
         return dp_error_set(error, DP_ERR_INVALID, "%s: %zu bytes, too short for a trace", what,
                             bytes);
     }
-    status = check_file_header(header, bytes, what, error);
+    status = check_file_header(header, dp_max((uint64_t)bytes, header->file_bytes), what, error);
     if (status != DP_OK) return status;
+    file->bytes = bytes;
+    file->whole_bytes = dp_max((uint64_t)bytes, header->file_bytes);
     file->rank = header->rank;
     file->size = header->size;
     file->pid = header->pid;
@@ -175,21 +194,24 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     memcpy(file->boot, header->boot, sizeof(file->boot));
     file->start_ns = header->start_ns;
     file->start_real_ns = header->start_real_ns;
-    file->end_ns = atomic_load(&header->end_ns);
+    /* of a file that was cut, the end is missing, however the rank left it */
+    file->end_ns = file->bytes == file->whole_bytes ? atomic_load(&header->end_ns) : 0;
     file->dropped = atomic_load(&header->dropped);
     file->window_start_ns = atomic_load(&header->window_start_ns);
     file->window_end_ns = atomic_load(&header->window_end_ns);
     file->window_dropped = atomic_load(&header->window_dropped);
     file->refused_tracks = atomic_load(&header->refused_tracks);
-    file->name_bytes = dp_min((size_t)atomic_load(&header->name_bytes), (size_t)header->name_room);
-    room = count_room(data, header);
+    file->name_bytes = dp_min((size_t)atomic_load(&header->name_bytes),
+                              bytes_here(file, header->name_offset, header->name_room));
+    room = count_room(data, header, file);
     file->names = malloc(file->name_bytes + 1);
     file->events = malloc(dp_max(room, (size_t)1) * sizeof(*file->events));
     if (file->names == NULL || file->events == NULL) {
         dp_trace_file_close(file);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory for %zu events", what, room);
     }
-    memcpy(file->names, (const uint8_t *)data + header->name_offset, file->name_bytes);
+    if (file->name_bytes > 0)
+        memcpy(file->names, (const uint8_t *)data + header->name_offset, file->name_bytes);
     read_tracks(data, header, file);
     read_chunks(data, header, room, file);
     read_open_spans(data, header, room, file);

@@ -155,8 +155,9 @@ typedef struct dp_trace_file {
     uint64_t dropped;
     uint64_t window_start_ns, window_end_ns, window_dropped; /* as in the header */
     uint64_t refused_tracks;
-    uint64_t first_ns, last_ns; /* over all events; 0 where there is none */
-    uint64_t bad;               /* records that made no sense and were left out */
+    uint64_t first_ns, last_ns;  /* over all events; 0 where there is none */
+    uint64_t bad;                /* records that made no sense and were left out */
+    uint64_t bytes, whole_bytes; /* of the file, and of what it was: less are here if it was cut */
     size_t event_count;
     dp_trace_event_t *events;
     uint32_t track_count;
@@ -170,10 +171,12 @@ typedef struct dp_trace_file {
 } dp_trace_file_t;
 
 /**
- * Reads a recorder's file, also one that is still being written or whose rank was killed.
+ * Reads a recorder's file, also one that is still being written, whose rank was killed, or that was
+ * cut behind its header (a full disk, a copy that broke off): then what is there is read.
  *
  * @return DP_OK           close it with dp_trace_file_close()
- *         DP_ERR_INVALID  not one of ours, of another version, or cut short; the text says which
+ *         DP_ERR_INVALID  not one of ours, of another version, or cut in its header; the text says
+ *                         which
  *         DP_ERR_SYSTEM   it cannot be opened or read; DP_ERR_NO_MEMORY
  */
 dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error_t *error);

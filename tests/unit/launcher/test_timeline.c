@@ -20,92 +20,7 @@
 #include "launcher/dptrace/perfetto.h"
 #include "launcher/dptrace/proto.h"
 #include "launcher/dptrace/view.h"
-#include "tests/trace/synth.h"
-#include "tests/unit/launcher/job_folder.h"
-
-static void write_job(job_t *job, const dp_synth_t *synth)
-{
-    dp_error_t error = {.text = ""};
-
-    job_folder(job);
-    if (dp_synth_write(synth, job->path, &error) != DP_OK) fail_msg("%s", error.text);
-}
-
-static void analyse_job(job_t *job, const dp_synth_t *synth)
-{
-    dp_error_t error = {.text = ""};
-
-    write_job(job, synth);
-    if (dp_timeline_load(job->path, NULL, &job->timeline, &error) != DP_OK)
-        fail_msg("%s", error.text);
-    assert_int_equal(dp_analyse(&job->timeline, &job->analysis), DP_OK);
-}
-
-static double part_ms(const job_t *job, dp_step_part_t part)
-{
-    return job->analysis.part[part] / 1e6;
-}
-
-#define ASSERT_NEAR(value, expected, share)                                                        \
-    do {                                                                                           \
-        double is = (value), wanted = (expected);                                                  \
-        if (fabs(is - wanted) > (share)*wanted)                                                    \
-            fail_msg("%s is %g, expected %g", #value, is, wanted);                                 \
-    } while (0)
-
-static void check_sums(const job_t *job)
-{
-    for (size_t i = 0; i < job->analysis.step_count * job->analysis.rank_count; i++) {
-        const dp_step_cell_t *cell = &job->analysis.cells[i];
-        double sum = 0;
-
-        if (!cell->is_set) continue;
-        for (int p = 0; p < DP_PART_COUNT; p++) {
-            assert_true(cell->part[p] >= 0);
-            sum += cell->part[p];
-        }
-        if (fabs(sum - (double)cell->duration_ns) > 1)
-            fail_msg("parts sum to %g of %g ns", sum, (double)cell->duration_ns);
-    }
-}
-
-static void late_rank_shows_as_skew(int wait_for_all)
-{
-    const int sizes[] = {2, 3, 8};
-
-    for (size_t i = 0; i < DP_ARRAY_LEN(sizes); i++) {
-        dp_synth_t synth = DP_SYNTH_INIT;
-        job_t job;
-
-        synth.ranks = sizes[i];
-        synth.late_rank = 1;
-        synth.late_ns = 5000000;
-        synth.wait_for_all = wait_for_all;
-        analyse_job(&job, &synth);
-        check_sums(&job);
-        ASSERT_NEAR(part_ms(&job, DP_PART_SKEW), 5.0, 0.1);
-        ASSERT_NEAR(part_ms(&job, DP_PART_COMPUTE), 28.0, 0.01);
-        ASSERT_NEAR(part_ms(&job, DP_PART_WIRE), 2.0, 0.1);
-        assert_int_equal(job.timeline.ranks[job.analysis.stragglers[0].rank].rank, 1);
-        assert_int_equal(job.analysis.stragglers[0].last_count, 20 * 6);
-        ASSERT_NEAR(job.analysis.stragglers[0].late_ns, 5e6, 0.1);
-        ASSERT_NEAR(job.analysis.stragglers[0].slow_ns, 5e6, 0.1);
-        assert_string_equal(job.timeline.strings[job.analysis.stragglers[0].slow_span], "forward");
-        remove_job(&job);
-    }
-}
-
-static void rank_5_ms_late_shows_as_5_ms_of_skew(void **state)
-{
-    (void)state;
-    late_rank_shows_as_skew(0);
-}
-
-static void so_it_does_with_one_wait_for_all(void **state)
-{
-    (void)state;
-    late_rank_shows_as_skew(1);
-}
+#include "tests/unit/launcher/synth_job.h"
 
 static void halved_link_shows_as_exposed_wire(void **state)
 {
@@ -683,8 +598,6 @@ static void clock_offsets_out_of_range_are_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rank_5_ms_late_shows_as_5_ms_of_skew),
-        cmocka_unit_test(so_it_does_with_one_wait_for_all),
         cmocka_unit_test(halved_link_shows_as_exposed_wire),
         cmocka_unit_test(even_ranks_have_no_skew_and_hidden_buckets_cost_nothing),
         cmocka_unit_test(slow_agreement_shows_as_negotiation),
