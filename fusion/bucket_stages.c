@@ -49,19 +49,25 @@ void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts)
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 
-/* Adds to transfer_ns the time in which at least one bucket was under way: of this bucket's span
- * only what lies behind the spans counted before. */
+/* Adds what of the span lies behind the spans counted before. record_lock is held. */
+static void count_span(dp_pipeline_t *pipeline, uint64_t begin_ns, uint64_t end_ns)
+{
+    begin_ns = dp_max(begin_ns, pipeline->busy_until_ns);
+    if (end_ns <= begin_ns) return;
+    atomic_fetch_add_explicit(&pipeline->transfer_ns, end_ns - begin_ns, memory_order_relaxed);
+    pipeline->busy_until_ns = end_ns;
+}
+
+/* Adds to transfer_ns the time in which at least one bucket was under way, without the time in
+ * which its operation waited for other ranks to come. */
 static void note_time(dp_bucket_t *bucket, uint64_t end_ns)
 {
     dp_pipeline_t *pipeline = bucket->job->pipeline;
-    uint64_t begin_ns;
+    const dp_engine_op_t *op = &bucket->op;
 
     pthread_mutex_lock(&pipeline->record_lock);
-    begin_ns = dp_max(bucket->begin_ns, pipeline->busy_until_ns);
-    if (end_ns > begin_ns) {
-        atomic_fetch_add_explicit(&pipeline->transfer_ns, end_ns - begin_ns, memory_order_relaxed);
-        pipeline->busy_until_ns = end_ns;
-    }
+    if (op->wait_ns != 0) count_span(pipeline, bucket->begin_ns, op->begin_ns);
+    count_span(pipeline, op->wait_ns != 0 ? op->begin_ns + op->wait_ns : bucket->begin_ns, end_ns);
     pthread_mutex_unlock(&pipeline->record_lock);
 }
 

@@ -1173,8 +1173,8 @@ typedef struct dp_stats {
     uint64_t control_sent;  /* negotiation messages, without heartbeats */
     uint64_t control_received;
     uint64_t wait_ns;     /* this program's threads were blocked in dp_wait() and its kin */
-    uint64_t skew_ns;     /* of that, while some rank had not yet submitted */
-    uint64_t transfer_ns; /* the data plane was packing, reducing or unpacking */
+    uint64_t skew_ns;     /* of that, until the ranks agreed, then while the engine awaited one */
+    uint64_t transfer_ns; /* the data plane packed, reduced or unpacked, and awaited no rank */
     uint64_t coordinator_cpu_ns;
     uint64_t launch_cpu_ns;          /* CPU time of the data plane's threads */
     uint64_t trace_dropped;          /* timeline records that found no room */

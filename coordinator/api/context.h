@@ -256,6 +256,9 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
  * digest: the engines of the ranks compare it; 0: nothing to compare. */
 void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest,
                dp_trace_track_t *track);
+/* wait.c: for how long operations of a lane have waited for ranks to come, up to now_ns; 0 where
+ * the engine does not know. */
+uint64_t dp_context_lane_skew(const dp_context_t *context, dp_lane_t lane, uint64_t now_ns);
 /* launch.c: callbacks of the loop and the pipeline. */
 void dp_on_launch(void *user, const dp_output_t *launch);
 void dp_on_joined(void *user, void *request, int last_rank);

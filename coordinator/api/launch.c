@@ -194,6 +194,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
         if (request->waiting.will_progress) waiter = request;
         request->lane = dp_pipeline_lane(context->pipeline, out->group, item->collective);
         dp_request_leave(request);
+        request->agree_skew_ns = dp_context_lane_skew(context, request->lane, now);
         atomic_store(&request->agree_ns, now);
         atomic_store(&request->state, DP_REQUEST_LAUNCHED);
     }

@@ -162,6 +162,7 @@ struct dp_handle {
     _Atomic int references;    /* the runtime's, and the program's while it has the handle */
     _Atomic int has_owner;     /* the program still holds the handle */
     _Atomic uint64_t agree_ns; /* 0: not yet */
+    uint64_t agree_skew_ns;    /* of its lane (dp_engine_ops_t.skew_ns()) then; written before */
     dp_lane_t lane;            /* that its launch travels in; written before LAUNCHED */
     int contributors;          /* known from the launch on */
     dp_late_request_t late;

@@ -170,15 +170,43 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     return over;
 }
 
-/* For the statistics. Time before the ranks agreed is skew: some rank had not submitted yet. */
-static void account(dp_context_t *context, const dp_handle_t *request, uint64_t begin, uint64_t end)
+uint64_t dp_context_lane_skew(const dp_context_t *context, dp_lane_t lane, uint64_t now_ns)
+{
+    const dp_engine_t *engine = context->engine;
+
+    return engine->ops->skew_ns == NULL ? 0 : engine->ops->skew_ns(engine, lane, now_ns);
+}
+
+/*
+ * For the statistics: how much of the wait [begin, end) was skew. Until the ranks have agreed on
+ * the operation some rank had not submitted it. From then on it is the time in which the engine
+ * waited for a rank to come, be it to this operation or to an earlier one of its lane.
+ *
+ *     wait       [---------------------------------------)
+ *     the ranks have agreed      ^
+ *     engine                       | op 4: waits | wire | op 5 |
+ *     skew       [---------------) [------------)
+ *
+ * lane_skew: of the lane at `begin`, where the ranks had agreed by then.
+ */
+static void account(dp_context_t *context, const dp_handle_t *request, uint64_t begin, uint64_t end,
+                    uint64_t lane_skew)
 {
     uint64_t agreed = atomic_load(&request->agree_ns);
+    uint64_t skew = end - begin;
 
+    if (agreed != 0 && agreed < end) {
+        const uint64_t now = dp_context_lane_skew(context, request->lane, end);
+
+        skew = 0;
+        if (agreed > begin) {
+            skew = agreed - begin;
+            lane_skew = request->agree_skew_ns;
+        }
+        skew += dp_min(now > lane_skew ? now - lane_skew : 0, end - dp_max(agreed, begin));
+    }
     atomic_fetch_add_explicit(&context->counts.wait_ns, end - begin, memory_order_relaxed);
-    if (agreed == 0 || agreed > end) agreed = end;
-    if (agreed > begin)
-        atomic_fetch_add_explicit(&context->counts.skew_ns, agreed - begin, memory_order_relaxed);
+    if (skew > 0) atomic_fetch_add_explicit(&context->counts.skew_ns, skew, memory_order_relaxed);
 }
 
 /* DP_CHECK: the result must not have been written between its completion and this wait. */
@@ -203,6 +231,9 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
     dp_context_t *context = handle->context;
     dp_trace_track_t *track = dp_trace_thread_track(context->trace);
     const uint64_t begin = dp_now_ns();
+    const uint64_t lane_skew = atomic_load(&handle->agree_ns) != 0
+                                   ? dp_context_lane_skew(context, handle->lane, begin)
+                                   : 0;
     uint64_t end;
     int over;
 
@@ -214,7 +245,7 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
     over = block(handle, wanted, begin, deadline_of(seconds, begin));
     end = dp_now_ns();
     dp_trace_end_at(track, end);
-    account(context, handle, begin, end);
+    account(context, handle, begin, end, lane_skew);
     return over;
 }
 

@@ -186,14 +186,28 @@ static dp_status_t split_step(dp_analysis_work_t *work, int32_t rank, uint64_t s
     return status;
 }
 
-/* How long the rank's data plane worked, and waited for peers, inside a step. */
+/* How long the rank's data plane worked inside a step, without its waits for ranks to come. */
 static dp_status_t sum_transfers(dp_analysis_work_t *work, int32_t rank, dp_step_cell_t *cell)
 {
     uint64_t end = cell->start_ns + cell->duration_ns;
+    size_t kept = 0;
 
     work->found.count = 0;
     if (!dp_waits_transfers(work, rank, cell->start_ns, end)) return DP_ERR_NO_MEMORY;
-    cell->transfer_ns = dp_intervals_covered(&work->found);
+    work->cuts.count = 0;
+    for (size_t i = 0; i < work->found.count; i++) {
+        const dp_interval_t item = work->found.items[i];
+
+        if (item.why != DP_WHY_SKEW) {
+            work->found.items[kept++] = item;
+        } else if (!dp_intervals_add(&work->cuts, item.start, item.end, 0, 0)) {
+            return DP_ERR_NO_MEMORY;
+        }
+    }
+    work->found.count = kept;
+    /* a wait lies inside of its operation's time on the wire */
+    cell->transfer_ns = dp_intervals_covered(&work->found) - dp_intervals_covered(&work->cuts);
+    cell->transfer_ns = dp_max(cell->transfer_ns, 0.0);
     return DP_OK;
 }
 
@@ -246,25 +260,6 @@ static dp_status_t split_recording(dp_analysis_work_t *work, int32_t rank, doubl
     return status;
 }
 
-/* Adds the waits of one row for single peers to the steps they lie in. */
-static void add_peer_waits(dp_analysis_work_t *work, int32_t rank, const dp_timeline_row_t *row)
-{
-    const dp_analysis_t *out = work->out;
-    size_t step = 0;
-
-    for (size_t i = 0; i < row->count; i++) {
-        const dp_timeline_event_t *event = &work->timeline->events[row->first + i];
-
-        for (; step < out->step_count; step++) {
-            dp_step_cell_t *cell = &out->cells[step * out->rank_count + (size_t)rank];
-
-            if (!cell->is_set || cell->start_ns + cell->duration_ns <= event->start_ns) continue;
-            if (cell->start_ns <= event->start_ns) cell->peer_ns += (double)event->duration_ns;
-            break;
-        }
-    }
-}
-
 /* Every thread of the rank that marks steps; as a rule one does. */
 static dp_status_t split_rank(dp_analysis_work_t *work, int32_t rank, double *exposed)
 {
@@ -277,10 +272,6 @@ static dp_status_t split_rank(dp_analysis_work_t *work, int32_t rank, double *ex
     }
     if (status == DP_OK && !work->out->has_steps && work->out->step_count == 1)
         status = split_recording(work, rank, exposed);
-    for (size_t i = 0; i < timeline->row_count && status == DP_OK; i++) {
-        if (timeline->rows[i].rank == rank && timeline->rows[i].row_class == DP_ROW_WAIT_RANK)
-            add_peer_waits(work, rank, &timeline->rows[i]);
-    }
     return status;
 }
 

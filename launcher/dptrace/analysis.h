@@ -2,7 +2,8 @@
  * analysis.h - where the time of each step went, on every rank.
  *
  * The parts of a step, from the thread that runs it. A wait in dp is looked at moment by moment:
- *   skew          a member had not submitted the tensor (or its bucket) yet
+ *   skew          a member had not submitted the tensor (or its bucket) yet, or the engine waited
+ *                 for one to come to an operation (WAIT_RANK)
  *   exposed wire  everyone had, and a bucket was on the wire
  *   pack/unpack   likewise, and one was being packed or unpacked
  *   negotiation   likewise, and it was not launched yet; also the time inside submissions
@@ -49,8 +50,7 @@ typedef enum dp_device_source {
 typedef struct dp_step_cell {
     uint64_t start_ns, duration_ns;
     double part[DP_PART_COUNT];
-    double transfer_ns; /* packing, wire or unpacking, any time in the step */
-    double peer_ns;     /* of the wire's time: waiting for a rank's data inside a collective */
+    double transfer_ns;                      /* packing, wire or unpacking, any time in the step */
     double exposed_ns[DP_TRACE_COLLECTIVES]; /* part[DP_PART_WIRE] by collective */
     int is_set;                              /* this rank has the step, and it ended */
 } dp_step_cell_t;
@@ -68,8 +68,11 @@ typedef struct dp_bucket_stat {
     /* Likewise, when the ranks were ready: with the submission, or on streams when the first
      * transfer began. */
     uint64_t last_ready_ns;
-    uint64_t median_ready_ns; /* of the (lower) median rank */
     int32_t last_ready_rank;
+    /* Which rank the others lost most time by, and how much: the last one to be ready, behind the
+     * (lower) median rank; or the one that an engine waited for, where that took longer. */
+    int32_t late_rank; /* -1: unknown */
+    uint64_t late_ns;
     uint64_t wire_ns;  /* the shortest over the ranks: others waited inside for peers */
     double exposed_ns; /* that a rank waited for its wire, mean over the ranks */
 } dp_bucket_stat_t;
@@ -84,15 +87,16 @@ typedef struct dp_bucket_group {
     double wire_ns;    /* median */
     double gb_per_s;   /* bus bandwidth: 2(n-1)/n of the bytes over that */
     double exposed_ns; /* per step */
-    int32_t last_rank; /* index of the rank last most often */
+    int32_t last_rank; /* index of the rank late most often */
     size_t last_count; /* how often */
 } dp_bucket_group_t;
 
 typedef struct dp_straggler {
     int32_t rank;        /* index */
-    size_t last_count;   /* buckets whose last submission it was */
-    size_t bucket_count; /* of so many with a known last */
-    double late_ns;      /* mean lateness behind the median rank, where it was last */
+    size_t last_count;   /* buckets whose late rank it was */
+    size_t bucket_count; /* of so many with a known one */
+    double late_ns;      /* mean lateness, where it was late */
+    double share;        /* of all ranks' lateness together, 0..1 */
     uint32_t slow_span;  /* the span in which it loses most; 0: none stands out */
     double slow_ns;      /* by so much per step, against the median rank */
 } dp_straggler_t;
@@ -118,7 +122,6 @@ typedef struct dp_analysis {
     double transfer_ns; /* mean per step and rank */
     double exposed_ns;  /* wire, pack and unpack of the median view */
     double hidden;      /* 0..1 of the transfer */
-    double peer_ns;
 } dp_analysis_t;
 
 dp_status_t dp_analyse(const dp_timeline_t *timeline, dp_analysis_t *analysis);

@@ -30,8 +30,12 @@ typedef struct dp_bucket_view {
     uint64_t first_submit, last_submit; /* 0 and 0: none seen */
     uint64_t launch;
     uint64_t started; /* packing, or on the wire; 0: none seen */
+    uint64_t on_wire; /* 0: not seen */
+    uint64_t come;    /* the engine has waited for the others, who have all come; 0: it did not */
     uint64_t done;
     uint64_t wire_ns, wire_bytes; /* a launch may travel in several parts */
+    uint64_t waited_ns;           /* the longest wait of the engine for a rank to come */
+    uint32_t waited_for;          /* which rank: its number in the world */
     int is_launched;
     int is_on_stream; /* a device's stream computes its input */
 } dp_bucket_view_t;

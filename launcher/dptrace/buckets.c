@@ -60,18 +60,18 @@ static dp_status_t list_buckets(dp_analysis_work_t *work)
         return DP_ERR_NO_MEMORY;
     }
     for (size_t i = 0; i < kept; i++) {
-        out->buckets[i] =
-            (dp_bucket_stat_t){.bucket = numbers[i], .last_rank = -1, .last_ready_rank = -1};
+        out->buckets[i] = (dp_bucket_stat_t){
+            .bucket = numbers[i], .last_rank = -1, .last_ready_rank = -1, .late_rank = -1};
     }
     out->bucket_count = kept;
     free(numbers);
     return DP_OK;
 }
 
-static void note_start(dp_bucket_view_t *view, uint64_t start_ns)
+static void note_first(uint64_t *first_ns, uint64_t at_ns)
 {
-    start_ns = dp_max(start_ns, 1u);
-    view->started = view->started == 0 ? start_ns : dp_min(view->started, start_ns);
+    at_ns = dp_max(at_ns, 1u);
+    *first_ns = *first_ns == 0 ? at_ns : dp_min(*first_ns, at_ns);
 }
 
 /* A bucket may have several records of one kind on a rank: submissions of its tensors, parts on the
@@ -110,15 +110,22 @@ static void note_event(dp_analysis_work_t *work, const dp_timeline_event_t *even
         view->wire_ns += event->duration_ns;
         view->wire_bytes += event->bytes;
         stat->bytes = dp_max(stat->bytes, view->wire_bytes);
-        note_start(view, event->start_ns);
+        note_first(&view->started, event->start_ns);
+        note_first(&view->on_wire, event->start_ns);
         view->done = dp_max(view->done, end);
         break;
     case DP_TRACE_PACK:
-        note_start(view, event->start_ns);
+        note_first(&view->started, event->start_ns);
         view->done = dp_max(view->done, end);
         break;
     case DP_TRACE_UNPACK:
         view->done = dp_max(view->done, end);
+        break;
+    case DP_TRACE_WAIT_RANK:
+        note_first(&view->come, end);
+        if (event->duration_ns <= view->waited_ns) break;
+        view->waited_ns = event->duration_ns;
+        view->waited_for = event->aux;
         break;
     default:
         break;
@@ -163,8 +170,43 @@ static size_t find_last(const dp_analysis_work_t *work, uint32_t bucket, int by_
     return seen;
 }
 
-/* Per bucket: the last rank to submit, how late a rank is behind the median, and the wire's time
- * without waiting. */
+/* The index of a rank of the world; -1: its recording is not here. */
+static int32_t index_of_rank(const dp_timeline_t *timeline, uint32_t rank)
+{
+    for (size_t i = 0; i < timeline->rank_count; i++)
+        if ((uint32_t)timeline->ranks[i].rank == rank) return (int32_t)i;
+    return -1;
+}
+
+/* Takes what the engines measured for a bucket where it is more than what the submissions tell.
+ *
+ * A rank may wait for one that itself waits: rank 2 is late, rank 0 waits for it, and rank 1 waits
+ * for what rank 0 makes of both. So the search goes on while the rank waited for has waited as
+ * long itself, less what a message takes. */
+static void take_measured(const dp_analysis_work_t *work, uint32_t bucket)
+{
+    dp_bucket_stat_t *stat = &work->out->buckets[bucket];
+    const size_t ranks = work->timeline->rank_count;
+    const dp_bucket_view_t *longest = NULL;
+    int32_t late = -1;
+
+    for (size_t r = 0; r < ranks; r++) {
+        const dp_bucket_view_t *view = dp_buckets_view(work, (int32_t)r, bucket);
+
+        if (longest == NULL || view->waited_ns > longest->waited_ns) longest = view;
+    }
+    if (longest == NULL || longest->waited_ns <= stat->late_ns) return;
+    for (size_t hops = 0; hops < ranks; hops++) {
+        late = index_of_rank(work->timeline, longest->waited_for);
+        if (late < 0) return;
+        if (hops == 0) stat->late_ns = longest->waited_ns;
+        longest = dp_buckets_view(work, late, bucket);
+        if (longest->waited_ns * 2 < stat->late_ns) break;
+    }
+    stat->late_rank = late;
+}
+
+/* Per bucket: the last rank to submit, the late one, and the wire's time without waiting. */
 static dp_status_t finish_buckets(dp_analysis_work_t *work)
 {
     size_t ranks = work->timeline->rank_count;
@@ -185,13 +227,32 @@ static dp_status_t finish_buckets(dp_analysis_work_t *work)
         stat->seen = (int32_t)seen;
         seen = find_last(work, i, is_seen_on_streams(work, i), times, &stat->last_ready_ns,
                          &stat->last_ready_rank);
-        if (seen < 2) continue;
-        qsort(times, seen, sizeof(*times), compare_u64);
-        /* the lower median: with two ranks that is the other one */
-        stat->median_ready_ns = times[(seen - 1) / 2];
+        if (seen >= 2) {
+            qsort(times, seen, sizeof(*times), compare_u64);
+            /* the lower median: with two ranks that is the other one */
+            stat->late_ns = stat->last_ready_ns - times[(seen - 1) / 2];
+            stat->late_rank = stat->last_ready_rank;
+        }
+        take_measured(work, i);
     }
     free(times);
     return DP_OK;
+}
+
+/* What an event of the data plane explains; DP_WHY_COUNT: nothing. */
+static int explanation_of(const dp_timeline_event_t *event)
+{
+    switch ((dp_trace_kind_t)event->kind) {
+    case DP_TRACE_WAIT_RANK: /* inside the operation's WIRE */
+        return DP_WHY_SKEW;
+    case DP_TRACE_WIRE:
+        return DP_WHY_WIRE;
+    case DP_TRACE_PACK:
+    case DP_TRACE_UNPACK:
+        return DP_WHY_PACK;
+    default:
+        return DP_WHY_COUNT;
+    }
 }
 
 /* One pass over all events: what each says of its bucket, and the intervals in which a rank's data
@@ -201,14 +262,14 @@ static dp_status_t list_busy(dp_analysis_work_t *work)
     for (size_t i = 0; i < work->timeline->event_count; i++) {
         const dp_timeline_event_t *event = &work->timeline->events[i];
         dp_interval_list_t *busy = &work->busy[event->rank];
-        int is_wire = event->kind == DP_TRACE_WIRE;
+        int why;
 
         note_event(work, event);
         work->out->has_packing |= event->kind == DP_TRACE_PACK;
-        if (!is_wire && event->kind != DP_TRACE_PACK && event->kind != DP_TRACE_UNPACK) continue;
+        why = explanation_of(event);
+        if (why == DP_WHY_COUNT) continue;
         if (!dp_intervals_add(busy, event->start_ns, dp_event_end(event),
-                              dp_buckets_find(work->out, event->bucket),
-                              is_wire ? DP_WHY_WIRE : DP_WHY_PACK))
+                              dp_buckets_find(work->out, event->bucket), (uint32_t)why))
             return DP_ERR_NO_MEMORY;
         work->longest_busy[event->rank] =
             dp_max(work->longest_busy[event->rank], event->duration_ns);

@@ -141,10 +141,6 @@ static void write_parts(const dp_analysis_t *analysis, FILE *file)
     } else {
         fputs("communication none recorded", file);
     }
-    if (analysis->peer_ns > 0) {
-        fprintf(file, "; %.2f ms on the wire waiting for other ranks' data",
-                to_ms(analysis->peer_ns));
-    }
     fputc('\n', file);
 }
 
@@ -242,15 +238,16 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
     if (part[DP_PART_SKEW] > threshold && analysis->rank_count > 0) {
         const dp_straggler_t *worst = &analysis->stragglers[0];
         const dp_timeline_rank_t *rank = &timeline->ranks[worst->rank];
-        int is_one = worst->last_count * 3 > worst->bucket_count * 2;
+        int is_one = worst->share > 2.0 / 3;
         int is_span = span_stands_out(analysis, worst);
+        char span[64];
 
+        name_span(timeline, worst->slow_span, span);
         list[count].gain_ns = part[DP_PART_SKEW];
         if (is_one) {
             snprintf(list[count].text, sizeof(list[count].text),
                      "find out why rank %d on %.60s is late%s%.60s%s", rank->rank, rank->host,
-                     is_span ? " (in \"" : "", is_span ? timeline->strings[worst->slow_span] : "",
-                     is_span ? "\")" : "");
+                     is_span ? " (in \"" : "", is_span ? span : "", is_span ? "\")" : "");
         } else {
             snprintf(list[count].text, sizeof(list[count].text),
                      "ranks take turns being late: uneven batches, or noise on the nodes");
@@ -437,11 +434,8 @@ void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis
     json_parts(analysis->part, file);
     fputs(",\n\"exposed_by_collective_ms\":", file);
     json_collectives(analysis->collective_ns, file);
-    fprintf(file,
-            ",\n\"communication_ms\":%.6f,\"exposed_ms\":%.6f,\"hidden\":%.6f,"
-            "\"waiting_for_peers_ms\":%.6f,\n",
-            to_ms(analysis->transfer_ns), to_ms(analysis->exposed_ns), analysis->hidden,
-            to_ms(analysis->peer_ns));
+    fprintf(file, ",\n\"communication_ms\":%.6f,\"exposed_ms\":%.6f,\"hidden\":%.6f,\n",
+            to_ms(analysis->transfer_ns), to_ms(analysis->exposed_ns), analysis->hidden);
     json_steps(analysis, file);
     json_buckets(timeline, analysis, file);
     fputs("\"stragglers\":[", file);

@@ -62,7 +62,6 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
             out->part[p] += cell->part[p];
         for (int c = 0; c < DP_TRACE_COLLECTIVES; c++)
             out->collective_ns[c] += cell->exposed_ns[c];
-        out->peer_ns += cell->peer_ns;
         durations[count++] = (double)cell->duration_ns;
     }
     qsort(durations, count, sizeof(*durations), compare_doubles);
@@ -73,7 +72,6 @@ static dp_status_t summarise_steps(dp_analysis_t *out)
         }
         for (int c = 0; c < DP_TRACE_COLLECTIVES; c++)
             out->collective_ns[c] /= (double)count;
-        out->peer_ns /= (double)count;
         out->p50_ns = durations[(count - 1) / 2]; /* the lower median, as for lateness */
         out->p99_ns = durations[(size_t)((double)(count - 1) * 0.99 + 0.5)];
         out->transfer_ns = transfer / (double)cells;
@@ -132,11 +130,11 @@ static void fill_group(const dp_analysis_t *out, void *const *stats, size_t coun
 
         if (stat->wire_ns > 0) wire[timed++] = (double)stat->wire_ns;
         group->exposed_ns += stat->exposed_ns;
-        if (stat->last_ready_rank < 0) continue;
-        last[stat->last_ready_rank]++;
-        if (last[stat->last_ready_rank] <= group->last_count) continue;
-        group->last_count = last[stat->last_ready_rank];
-        group->last_rank = stat->last_ready_rank;
+        if (stat->late_rank < 0) continue;
+        last[stat->late_rank]++;
+        if (last[stat->late_rank] <= group->last_count) continue;
+        group->last_count = last[stat->late_rank];
+        group->last_rank = stat->late_rank;
     }
     group->exposed_ns /= (double)dp_max(out->step_count, (size_t)1);
     qsort(wire, timed, sizeof(*wire), compare_doubles);
@@ -244,13 +242,14 @@ static double *sum_spans(const dp_timeline_t *timeline)
     return sums;
 }
 
-/* A bucket that only one rank was seen to submit tells nothing about lateness (last_ready_rank is
- * -1). */
+/* A bucket that only one rank was seen to submit, and that no engine waited for, tells nothing
+ * about lateness (late_rank is -1). */
 static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t *out)
 {
     double *spans = sum_spans(timeline);
     double *column = malloc((out->rank_count + 1) * sizeof(*column));
     size_t known = 0;
+    double all = 0;
 
     out->stragglers = calloc(out->rank_count + 1, sizeof(*out->stragglers));
     if (spans == NULL || column == NULL || out->stragglers == NULL) {
@@ -263,16 +262,17 @@ static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t 
     for (size_t i = 0; i < out->bucket_count; i++) {
         const dp_bucket_stat_t *stat = &out->buckets[i];
 
-        if (stat->last_ready_rank < 0) continue;
+        if (stat->late_rank < 0) continue;
         known++;
-        out->stragglers[stat->last_ready_rank].last_count++;
-        out->stragglers[stat->last_ready_rank].late_ns +=
-            (double)(stat->last_ready_ns - stat->median_ready_ns);
+        all += (double)stat->late_ns;
+        out->stragglers[stat->late_rank].last_count++;
+        out->stragglers[stat->late_rank].late_ns += (double)stat->late_ns;
     }
     for (size_t r = 0; r < out->rank_count; r++) {
         dp_straggler_t *straggler = &out->stragglers[r];
 
         straggler->bucket_count = known;
+        straggler->share = all > 0 ? straggler->late_ns / all : 0;
         if (straggler->last_count > 0) straggler->late_ns /= (double)straggler->last_count;
         find_slow_span(timeline, out, spans, straggler, column);
     }

@@ -35,6 +35,16 @@ static size_t first_busy(const dp_analysis_work_t *work, int32_t rank, uint64_t 
     return low;
 }
 
+/* From when on it is certain, whatever the clocks of the others say, that all had submitted a
+ * bucket: on the CPU engine's wire, once it has not had to wait any more. A launch alone is no
+ * proof, as ranks may launch without asking. Behind a stream the wire is none, as it waits inside.
+ */
+static uint64_t proven(const dp_bucket_view_t *view)
+{
+    if (view->is_on_stream) return view->is_launched ? view->launch : UINT64_MAX;
+    return view->on_wire == 0 ? UINT64_MAX : dp_max(view->on_wire, view->come);
+}
+
 /* Adds the explanations that one awaited bucket gives for [start, end) of a wait. */
 static int explain_bucket(dp_analysis_work_t *work, int32_t rank, uint32_t bucket, uint64_t start,
                           uint64_t end)
@@ -43,8 +53,7 @@ static int explain_bucket(dp_analysis_work_t *work, int32_t rank, uint32_t bucke
     const dp_bucket_view_t *view = dp_buckets_view(work, rank, bucket);
     uint64_t launch = view->is_launched ? view->launch : end;
     uint64_t ready = stat->last_rank >= 0 && stat->last_rank != rank ? stat->last_submit_ns : 0;
-    /* where clocks disagree a launch proves that everyone had submitted */
-    uint64_t skew_end = dp_min(view->is_launched ? dp_min(ready, launch) : ready, end);
+    uint64_t skew_end = dp_min(dp_min(ready, proven(view)), end);
     uint64_t from = dp_max(start, view->first_submit);
     /* behind a stream the wire begins before the others are ready, and waits for them */
     uint64_t late = view->is_on_stream && view->started != 0 && stat->last_ready_rank >= 0 &&

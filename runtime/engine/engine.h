@@ -131,7 +131,7 @@ typedef struct dp_engine_op {
     dp_status_t status;
     char text[DP_ERROR_TEXT_MAX]; /* why it failed */
     uint64_t begin_ns, end_ns;    /* when it ran */
-    uint64_t wait_ns;             /* of that, waiting for other ranks to arrive */
+    uint64_t wait_ns;             /* of that, waiting for other ranks to arrive: from begin_ns on */
     int last_rank;                /* of the world, who arrived last; -1: nobody was waited for */
     uint64_t wire_bytes;          /* sent to other nodes by this rank */
 } dp_engine_op_t;
@@ -212,6 +212,9 @@ typedef struct dp_engine_ops {
      * *awaits: the rank of the world that the lane's operation waits for, DP_ENGINE_WORKS or
      * DP_ENGINE_RESTS. Any thread. NULL: it does not know. */
     uint64_t (*moves)(const dp_engine_t *self, dp_lane_t lane, int *awaits);
+    /* For how long operations of a lane have waited for other ranks to come to them, up to now_ns;
+     * see dp_engine_op_t.wait_ns. Any thread. NULL: it does not know. */
+    uint64_t (*skew_ns)(const dp_engine_t *self, dp_lane_t lane, uint64_t now_ns);
     /* After abort or after all operations are done. */
     void (*destroy)(dp_engine_t *self);
 } dp_engine_ops_t;

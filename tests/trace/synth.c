@@ -49,9 +49,9 @@ static void span(const player_t *player, const char *name, uint64_t start, uint6
 }
 
 /* Forward and backward of one rank, up to its last submission. */
-static void play_compute(const dp_synth_t *synth, player_t *player, int rank)
+static void play_compute(const dp_synth_t *synth, player_t *player, int is_late)
 {
-    uint64_t forward = synth->forward_ns + (rank == synth->late_rank ? synth->late_ns : 0);
+    uint64_t forward = synth->forward_ns + (is_late ? synth->late_ns : 0);
     uint64_t start = player->now, backward;
 
     span(player, "forward", start, start + forward);
@@ -85,13 +85,20 @@ static void play_compute(const dp_synth_t *synth, player_t *player, int rank)
     span(player, "backward", backward, player->now);
 }
 
-/* One bucket on one rank, launched everywhere at `launch`. Returns when it is complete. */
+/* When a rank's engine comes to a bucket that it launches at `launch`. */
+static uint64_t arrival(const dp_synth_t *synth, const player_t *player, uint64_t launch)
+{
+    return dp_max(launch, player->data_free) + synth->pack_ns;
+}
+
+/* One bucket on one rank, launched at `launch`, to which `last` comes last, at `met`. Returns when
+ * it is complete. */
 static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucket, uint64_t number,
-                            uint64_t first_request, uint64_t launch)
+                            uint64_t first_request, uint64_t launch, uint64_t met, int last)
 {
     uint32_t name = tensor_name(player, bucket, 0);
-    uint64_t pack = dp_max(launch, player->data_free), wire = pack + synth->pack_ns;
-    uint64_t unpack = wire + synth->wire_ns, done = unpack + synth->pack_ns;
+    uint64_t wire = arrival(synth, player, launch), pack = wire - synth->pack_ns;
+    uint64_t unpack = met + synth->wire_ns, done = unpack + synth->pack_ns;
     dp_trace_record_t base = {.name = name,
                               .bucket = number,
                               .bytes = synth->bucket_bytes,
@@ -114,6 +121,12 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
     record(player->launch, base, pack, wire);
     base.kind = DP_TRACE_WIRE;
     record(player->launch, base, wire, unpack);
+    if (met > wire) {
+        record(player->launch,
+               (dp_trace_record_t){
+                   .kind = DP_TRACE_WAIT_RANK, .bucket = number, .aux = (uint32_t)last & 0xffffff},
+               wire, met);
+    }
     base.kind = DP_TRACE_UNPACK;
     record(player->launch, base, unpack, done);
     dp_trace_record(player->launch,
@@ -132,25 +145,35 @@ static uint64_t play_bucket(const dp_synth_t *synth, player_t *player, int bucke
 static void play_step(const dp_synth_t *synth, player_t *players, uint64_t *done, int step)
 {
     uint64_t tensors = (uint64_t)synth->buckets * (uint64_t)synth->tensors;
+    const int late = synth->take_turns ? step % synth->ranks : synth->late_rank;
     uint64_t *begins = malloc((size_t)synth->ranks * sizeof(*begins));
+    uint64_t *launches = malloc((size_t)synth->ranks * sizeof(*launches));
 
-    if (begins == NULL) return;
+    if (begins == NULL || launches == NULL) abort();
     for (int r = 0; r < synth->ranks; r++) {
         begins[r] = players[r].now;
-        play_compute(synth, &players[r], r);
+        play_compute(synth, &players[r], r == late);
     }
     for (int b = 0; b < synth->buckets; b++) {
-        uint64_t launch = 0;
+        uint64_t launch = 0, met = 0;
+        int last = 0;
 
         for (int r = 0; r < synth->ranks; r++) {
-            launch =
-                dp_max(launch, players[r].submits[b * synth->tensors + synth->tensors - 1] + 1000);
+            launches[r] = players[r].submits[b * synth->tensors + synth->tensors - 1] + 1000 +
+                          synth->launch_ns;
+            launch = dp_max(launch, launches[r]);
         }
-        launch += synth->launch_ns;
+        for (int r = 0; r < synth->ranks; r++) {
+            if (!synth->unasked) launches[r] = launch;
+            if (arrival(synth, &players[r], launches[r]) <= met) continue;
+            met = arrival(synth, &players[r], launches[r]);
+            last = r;
+        }
         for (int r = 0; r < synth->ranks; r++) {
             done[r * synth->buckets + b] = play_bucket(
                 synth, &players[r], b, (uint64_t)step * (uint64_t)synth->buckets + (uint64_t)b + 1,
-                players[r].request - tensors + (uint64_t)(b * synth->tensors) + 1, launch);
+                players[r].request - tensors + (uint64_t)(b * synth->tensors) + 1, launches[r], met,
+                last);
         }
     }
     for (int r = 0; r < synth->ranks; r++) {
@@ -178,6 +201,7 @@ static void play_step(const dp_synth_t *synth, player_t *players, uint64_t *done
             begins[r], player->now);
     }
     free(begins);
+    free(launches);
 }
 
 static dp_status_t open_player(const dp_synth_t *synth, const char *run_dir, int rank,

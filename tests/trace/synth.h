@@ -25,13 +25,15 @@ typedef struct dp_synth {
     uint64_t late_ns;   /* added to its forward */
     int wait_for_all;   /* one wait without a request instead of one per bucket */
     size_t trace_bytes;
-    int gathers;   /* the last so many buckets of a step are all-gathers; the others all-reduces */
-    int on_device; /* 1: tensors come from streams, and odd ranks mark their work there */
+    int gathers;    /* the last so many buckets of a step are all-gathers; the others all-reduces */
+    int on_device;  /* 1: tensors come from streams, and odd ranks mark their work there */
+    int unasked;    /* 1: a rank launches without asking the others, whom its engine waits for */
+    int take_turns; /* 1: in each step another rank is the late one */
 } dp_synth_t;
 #define DP_SYNTH_INIT                                                                              \
     {                                                                                              \
         4, 20, 100, 6, 4, 0, 8000000, 3000000, 2000000, 16000000, 2000000, 300000, 50000, -1, 0,   \
-            0, (size_t)16 << 20, 0, 0                                                              \
+            0, (size_t)16 << 20, 0, 0, 0, 0                                                        \
     }
 
 /* Writes trace.R.dpt of every rank into the directory. */

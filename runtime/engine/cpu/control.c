@@ -222,12 +222,15 @@ dp_status_t dp_control_await(dp_control_t *control, uint64_t give_up_ns, dp_barr
         dp_status_t status;
 
         if (i == control->self || has_come(control, i)) continue;
-        if (waited != NULL && waited->wait_begin_ns == 0) waited->wait_begin_ns = dp_now_ns();
+        if (waited != NULL && waited->begin_ns == 0) {
+            waited->begin_ns = dp_now_ns();
+            if (waited->is_arrival)
+                dp_activity_wait_begin(control->node->activity, waited->begin_ns);
+        }
         status = sleep_for_rank(control, i, give_up_ns);
         if (status != DP_OK) return status;
     }
-    if (waited != NULL && waited->wait_begin_ns != 0)
-        waited->wait_ns = dp_now_ns() - waited->wait_begin_ns;
+    if (waited != NULL && waited->begin_ns != 0) waited->end_ns = dp_now_ns();
     return DP_OK;
 }
 

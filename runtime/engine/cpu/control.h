@@ -59,6 +59,9 @@ typedef struct dp_control_descriptor {
     uint64_t table;    /* likewise, of all ranks; set before the second barrier */
     uint64_t staging;  /* this rank's staging buffers (stage.c); set before the second barrier */
     uint64_t scratch;  /* what came from other nodes; set before the second barrier */
+    uint64_t heard_ns; /* likewise: when the first of every other node's messages was here, where
+                          this rank waited for it; 0: it did not */
+    int heard_from;    /* the rank of the world that came last */
 } dp_control_descriptor_t;
 
 #define DP_CONTROL_NONE UINT64_MAX /* an offset: not wanted */
@@ -80,7 +83,13 @@ typedef struct dp_control_record {
 typedef struct dp_activity {
     _Atomic uint64_t moves;
     _Atomic int awaits; /* rank of the world; -1, DP_ENGINE_WORKS: nobody */
+    /* How long operations have waited for ranks to come, which other threads read while one waits.
+     * One word, so that no reader sees half of a change: nobody waits: that time; while an
+     * operation waits: DP_ACTIVITY_WAITS and the moment at which it would have been 0. */
+    _Atomic uint64_t skew;
 } dp_activity_t;
+
+#define DP_ACTIVITY_WAITS (1ull << 63)
 
 static inline void dp_activity_moved(dp_activity_t *activity)
 {
@@ -91,6 +100,37 @@ static inline void dp_activity_moved(dp_activity_t *activity)
 static inline void dp_activity_awaits(dp_activity_t *activity, int rank)
 {
     atomic_store_explicit(&activity->awaits, rank, memory_order_relaxed);
+}
+
+/* An operation begins to wait for a rank to come, at now_ns, or goes on to. The lane's running
+ * operation calls this and the next, and nobody else. */
+static inline void dp_activity_wait_begin(dp_activity_t *activity, uint64_t now_ns)
+{
+    const uint64_t skew = atomic_load_explicit(&activity->skew, memory_order_relaxed);
+
+    if ((skew & DP_ACTIVITY_WAITS) != 0) return;
+    atomic_store_explicit(&activity->skew, DP_ACTIVITY_WAITS | (now_ns - skew),
+                          memory_order_relaxed);
+}
+
+/* All have come, or the operation is over; nothing if it does not wait. */
+static inline void dp_activity_wait_end(dp_activity_t *activity, uint64_t now_ns)
+{
+    const uint64_t skew = atomic_load_explicit(&activity->skew, memory_order_relaxed);
+
+    if ((skew & DP_ACTIVITY_WAITS) == 0) return;
+    atomic_store_explicit(&activity->skew, now_ns - (skew & ~DP_ACTIVITY_WAITS),
+                          memory_order_relaxed);
+}
+
+/* Up to now_ns. Any thread. */
+static inline uint64_t dp_activity_skew_ns(const dp_activity_t *activity, uint64_t now_ns)
+{
+    const uint64_t skew = atomic_load_explicit(&activity->skew, memory_order_relaxed);
+
+    if ((skew & DP_ACTIVITY_WAITS) == 0) return skew;
+    /* the wait may have begun just behind now_ns */
+    return now_ns - dp_min(skew & ~DP_ACTIVITY_WAITS, now_ns);
 }
 
 /* This rank's view of the control block of its node. */
@@ -117,10 +157,11 @@ typedef struct dp_control {
     uint64_t step; /* of records[self] */
 } dp_control_t;
 
-/* What a barrier cost. */
+/* When a rank waited at a barrier. */
 typedef struct dp_barrier_wait {
-    uint64_t wait_ns; /* 0: everybody was there */
-    uint64_t wait_begin_ns;
+    int is_arrival;    /* in: the others have not come to the operation yet, so it counts as skew */
+    uint64_t begin_ns; /* 0: everybody was there */
+    uint64_t end_ns;
 } dp_barrier_wait_t;
 
 /* Of a node's control block, for so many ranks. */
@@ -142,7 +183,7 @@ void dp_control_close(dp_control_t *control);
 /* The two halves of a barrier. Enter tells the others that this rank has come to the next one. */
 void dp_control_enter(dp_control_t *control);
 /* Await waits until all have, or until give_up_ns (UINT64_MAX: never). waited: zeroed before the
- * first call for this barrier, filled in on DP_OK; may be NULL.
+ * first call for this barrier but for is_arrival, filled in on DP_OK; may be NULL.
  * DP_ERR_PENDING: somebody has not come yet; to be called again, on any thread, before the next
  * barrier is entered. DP_ERR_ABORTED: is_aborted was set meanwhile. */
 dp_status_t dp_control_await(dp_control_t *control, uint64_t give_up_ns, dp_barrier_wait_t *waited);

@@ -174,6 +174,7 @@ static int run_operation(dp_cpu_engine_t *engine, dp_engine_op_t *op, int goes_o
     }
     if (op->status != DP_OK && op->status != DP_ERR_TRUNCATED) fail_as_stopped(engine, op);
     op->end_ns = dp_now_ns();
+    dp_activity_wait_end(&lane->activity, op->end_ns);
     atomic_store_explicit(&lane->is_running, 0, memory_order_relaxed);
     pthread_mutex_unlock(&lane->run_lock);
     return 1;
@@ -247,6 +248,11 @@ static uint64_t cpu_moves(const dp_engine_t *self, dp_lane_t lane, int *awaits)
                   ? atomic_load_explicit(&at->activity.awaits, memory_order_relaxed)
                   : DP_ENGINE_RESTS;
     return atomic_load_explicit(&at->activity.moves, memory_order_relaxed);
+}
+
+static uint64_t cpu_skew_ns(const dp_engine_t *self, dp_lane_t lane, uint64_t now_ns)
+{
+    return dp_activity_skew_ns(&cpu_engine_of_const(self)->lanes[lane].activity, now_ns);
 }
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -371,6 +377,7 @@ static const dp_engine_ops_t cpu_ops = {
     .brief_bytes = cpu_brief_bytes,
     .abort = cpu_abort,
     .moves = cpu_moves,
+    .skew_ns = cpu_skew_ns,
     .destroy = cpu_destroy,
 };
 

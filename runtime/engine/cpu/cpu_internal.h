@@ -246,6 +246,10 @@ static inline size_t dp_cpu_eager_bytes(const dp_cpu_group_t *group)
  * are at the same operation. DP_ERR_PENDING: it is eager and has waited until op->give_up_ns; the
  * next call for it goes on waiting. */
 dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eager);
+/* Notes that the running operation waited for ranks to come to it; `last`, a rank of the world,
+ * came last. This time is the skew of dp.h and of the timeline; the rest of the operation is wire.
+ */
+void dp_cpu_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, uint64_t end_ns, int last);
 /* The barrier of the group's ranks on this node: after it each may read all that the others wrote
  * before it. */
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group);

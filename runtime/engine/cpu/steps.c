@@ -208,24 +208,35 @@ static dp_status_t compare_descriptors(dp_cpu_group_t *group, const dp_engine_op
     return DP_OK;
 }
 
-static void record_wait(dp_cpu_group_t *group, dp_engine_op_t *op, const dp_barrier_wait_t *waited)
+void dp_cpu_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, uint64_t end_ns, int last)
+{
+    dp_engine_op_t *op = group->op;
+
+    dp_activity_wait_begin(&group->lane->activity, begin_ns);
+    dp_activity_wait_end(&group->lane->activity, end_ns);
+    op->wait_ns += end_ns - begin_ns;
+    op->last_rank = last;
+    dp_trace_record(group->lane->track, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
+                                                            .start_ns = begin_ns,
+                                                            .duration_ns = end_ns - begin_ns,
+                                                            .bucket = op->sequence,
+                                                            .aux = (uint32_t)last});
+}
+
+static void note_arrival(dp_cpu_group_t *group)
 {
     uint64_t latest_ns = 0;
+    int last = -1;
 
-    if (waited->wait_ns == 0) return;
+    if (group->waited.begin_ns == 0) return;
     for (int i = 0; i < group->local_size; i++) {
         const uint64_t arrive_ns = dp_cpu_descriptor(group, i)->arrive_ns;
 
         if (i == group->local_rank || arrive_ns < latest_ns) continue;
         latest_ns = arrive_ns;
-        op->last_rank = dp_cpu_world_rank(group, i);
+        last = dp_cpu_world_rank(group, i);
     }
-    op->wait_ns += waited->wait_ns;
-    dp_trace_record(group->lane->track, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
-                                                            .start_ns = waited->wait_begin_ns,
-                                                            .duration_ns = waited->wait_ns,
-                                                            .bucket = op->sequence,
-                                                            .aux = (uint32_t)op->last_rank});
+    dp_cpu_note_wait(group, group->waited.begin_ns, group->waited.end_ns, last);
 }
 
 /*
@@ -279,7 +290,7 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
     if (!group->is_arriving) {
         status = publish_buffers(group, op, is_eager);
         if (status != DP_OK) return status;
-        group->waited = (dp_barrier_wait_t){0};
+        group->waited = (dp_barrier_wait_t){.is_arrival = 1};
         dp_control_enter(&group->control);
     }
     status = dp_control_await(&group->control,
@@ -287,13 +298,46 @@ dp_status_t dp_cpu_arrive(dp_cpu_group_t *group, dp_engine_op_t *op, int is_eage
                               &group->waited);
     group->is_arriving = status == DP_ERR_PENDING;
     if (status != DP_OK) return status;
-    record_wait(group, op, &group->waited);
+    note_arrival(group);
     return compare_descriptors(group, op);
+}
+
+/*
+ * Between nodes some ranks of a node exchange messages and the others wait for them here. While the
+ * first ones wait for another node to come, so do the others:
+ *
+ *     rank 0   | waits for rank 2, on another node | exchanges |
+ *     rank 1   | barrier: skew                     | wire      |
+ *                                           heard_ns of rank 0
+ *
+ * Behind a barrier operation nothing that the others published may be read: their group may end.
+ */
+static dp_status_t meet_between_nodes(dp_cpu_group_t *group)
+{
+    dp_barrier_wait_t waited = {0};
+    const dp_control_descriptor_t *latest = dp_cpu_descriptor(group, group->local_rank);
+    dp_status_t status;
+
+    dp_control_enter(&group->control);
+    status = dp_control_await(&group->control, UINT64_MAX, &waited);
+    if (status != DP_OK || waited.begin_ns == 0) return status;
+    for (int i = 0; i < group->local_size; i++) {
+        const dp_control_descriptor_t *other = dp_cpu_descriptor(group, i);
+
+        if (other->heard_ns > latest->heard_ns) latest = other;
+    }
+    if (latest->heard_ns > waited.begin_ns) {
+        dp_cpu_note_wait(group, waited.begin_ns, dp_min(latest->heard_ns, waited.end_ns),
+                         latest->heard_from);
+    }
+    return DP_OK;
 }
 
 dp_status_t dp_cpu_node_barrier(dp_cpu_group_t *group)
 {
-    return dp_control_barrier(&group->control);
+    return group->node_count > 1 && group->op->collective != DP_COLLECTIVE_BARRIER
+               ? meet_between_nodes(group)
+               : dp_control_barrier(&group->control);
 }
 
 /* ---- The others' memory --------------------------------------------------------------------- */

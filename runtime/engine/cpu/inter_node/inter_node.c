@@ -253,17 +253,22 @@ dp_status_t dp_inter_node_lost(dp_cpu_group_t *group, int peer)
                        engine->topology->host_name[engine->topology->node[rank]], why);
 }
 
+void dp_inter_node_begin_wait(dp_cpu_group_t *group, uint64_t *begin_ns)
+{
+    if (*begin_ns != 0) return;
+    *begin_ns = dp_now_ns();
+    dp_activity_wait_begin(&group->lane->activity, *begin_ns);
+}
+
 void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last)
 {
-    const uint64_t wait_ns = dp_now_ns() - begin_ns;
+    dp_control_descriptor_t *own = dp_cpu_descriptor(group, group->local_rank);
+    const uint64_t now_ns = dp_now_ns();
 
-    group->op->wait_ns += wait_ns;
-    group->op->last_rank = last;
-    dp_trace_record(group->lane->track, (dp_trace_record_t){.kind = DP_TRACE_WAIT_RANK,
-                                                            .start_ns = begin_ns,
-                                                            .duration_ns = wait_ns,
-                                                            .bucket = group->op->sequence,
-                                                            .aux = (uint32_t)last});
+    dp_cpu_note_wait(group, begin_ns, now_ns, last);
+    /* for ranks of the node that wait for this one at the next barrier */
+    own->heard_ns = now_ns;
+    own->heard_from = last;
 }
 
 /* ---- Between the nodes' first ranks --------------------------------------------------------- */
@@ -331,14 +336,14 @@ dp_status_t dp_inter_node_leader_allgather(dp_cpu_group_t *group, unsigned kind,
             if (dp_inter_node_check_abort(group) != DP_OK) return DP_ERR_ABORTED;
             if (dp_ucx_link_is_lost(link, peer, NULL)) return dp_inter_node_lost(group, peer);
             if (in->is_pending) last = dp_ucx_link_rank(link, peer);
-            if (begin_ns == 0) begin_ns = dp_now_ns();
+            if (kind != DP_KIND_TALLY) dp_inter_node_begin_wait(group, &begin_ns);
             dp_ucx_link_idle_for(link, dp_ucx_link_rank(link, peer));
         }
         /* A message that completed is valid even if its sender has left since. */
         if (in->is_failed || out->is_failed) status = dp_inter_node_lost(group, peer);
     }
     if (status != DP_OK) return status;
-    if (begin_ns != 0 && kind != DP_KIND_TALLY) dp_inter_node_note_wait(group, begin_ns, last);
+    if (begin_ns != 0) dp_inter_node_note_wait(group, begin_ns, last);
     *received = pool->leader_blocks;
     return DP_OK;
 }

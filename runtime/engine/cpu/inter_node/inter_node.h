@@ -146,7 +146,9 @@ void dp_inter_node_scratch_release(dp_cpu_group_t *group);
 /* 1: no message of the array is pending; *failed: the first that failed, or -1. */
 int dp_inter_node_all_done(const dp_ucx_link_message_t *messages, int count, int *failed);
 
-/* Notes that this rank waited since begin_ns, for `last` longest. */
+/* This rank begins to wait for the first messages of other nodes' ranks; *begin_ns: 0 before. */
+void dp_inter_node_begin_wait(dp_cpu_group_t *group, uint64_t *begin_ns);
+/* All are here: notes that this rank waited since begin_ns, for `last` longest. */
 void dp_inter_node_note_wait(dp_cpu_group_t *group, uint64_t begin_ns, int last);
 
 /* DP_ERR_ABORTED, or DP_ERR_PEER_LOST with a text. */

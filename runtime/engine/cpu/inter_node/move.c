@@ -184,7 +184,7 @@ static dp_status_t sleep_or_fail(move_run_t *run)
         if (run->inter_node->answered[i].is_pending)
             missing = dp_ucx_link_rank(link, peer_on(run, i % run->inter_node->others));
     }
-    if (!run->has_heard && run->wait_begin_ns == 0) run->wait_begin_ns = dp_now_ns();
+    if (!run->has_heard) dp_inter_node_begin_wait(run->group, &run->wait_begin_ns);
     dp_ucx_link_idle_for(run->group->lane->link, missing);
     return DP_OK;
 }

@@ -334,20 +334,34 @@ static int is_finished(const reduce_run_t *run, int *failed_peer)
     return 1;
 }
 
-/* Until the first partial sums are here, this rank counts as waiting for other ranks to arrive. */
+/* 1: nothing shows yet that a source has come: its first partial sum is missing, or, where this
+ * rank owns nothing and gets none, its first result. */
+static int is_missing(const reduce_run_t *run, int source)
+{
+    if (run->chunks != 0) return partial_message(run, source, 0)->is_pending;
+    return run->sources[source].posted != 0 && run->sources[source].delivered == 0 &&
+           gather_message(run, source, 0)->is_pending;
+}
+
+/* Until something has come from each source, this rank counts as waiting for other ranks. */
 static void note_heard(reduce_run_t *run)
 {
-    dp_chunk_head_t head;
+    dp_chunk_head_t head = {0};
+    int last;
 
     for (int i = 0; i < run->inter_node->others; i++) {
-        if (!partial_message(run, i, 0)->is_pending) continue;
+        if (!is_missing(run, i)) continue;
         run->last_missing = i;
         return;
     }
     run->has_heard = 1;
-    memcpy(&head, partial_buffer(run, run->last_missing, 0), sizeof(head));
-    if (run->wait_begin_ns == 0 || head.last_rank >= (uint32_t)run->group->engine->size) return;
-    dp_inter_node_note_wait(run->group, run->wait_begin_ns, (int)head.last_rank);
+    if (run->wait_begin_ns == 0) return;
+    last = dp_ucx_link_rank(run->group->lane->link, run->sources[run->last_missing].peer);
+    if (run->chunks != 0) {
+        memcpy(&head, partial_buffer(run, run->last_missing, 0), sizeof(head));
+        if (head.last_rank < (uint32_t)run->group->engine->size) last = (int)head.last_rank;
+    }
+    dp_inter_node_note_wait(run->group, run->wait_begin_ns, last);
 }
 
 /* The rank of the world that this rank waits for first: for its partial sum, its result, or until
@@ -392,9 +406,8 @@ static dp_status_t sleep_or_fail(reduce_run_t *run)
             return dp_inter_node_lost(run->group, run->targets[i].peer);
         }
     }
-    if (!run->has_heard && run->chunks != 0 && run->wait_begin_ns == 0) {
-        run->wait_begin_ns = dp_now_ns();
-    }
+    if (!run->has_heard && (run->chunks != 0 || run->gathers))
+        dp_inter_node_begin_wait(run->group, &run->wait_begin_ns);
     dp_ucx_link_idle_for(run->group->lane->link, awaited(run));
     return DP_OK;
 }
@@ -410,7 +423,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
         if (status == DP_OK) status = post_partials(run);
         if (status == DP_OK) status = post_results(run);
         if (status == DP_OK) status = send_partial(run, &busy);
-        if (status == DP_OK && !run->has_heard && run->posted > 0) note_heard(run);
+        if (status == DP_OK && !run->has_heard) note_heard(run);
         if (status == DP_OK) status = combine_chunk(run, &busy);
         if (status == DP_OK) status = deliver_results(run, &busy);
         if (status == DP_OK && !busy && !is_finished(run, &failed_peer))

@@ -194,41 +194,109 @@ static void engine_notices_different_operations(void **state)
     assert_int_equal(engine_world_threads(&world, disagree, &world), 0);
 }
 
-/* Rank 1 comes when rank 0 has been waiting for it for 20 ms at least: how long rank 0 takes to get
- * there is not ours to say. */
-static void come_late(engine_rank_t *rank, void *user)
-{
-    dp_engine_op_t op = {.collective = DP_COLLECTIVE_BARRIER};
-    /* Rank 0's engine, from the first barrier until rank 1 has looked at it for the last time. */
-    dp_engine_t *_Atomic *first = user;
-    const dp_engine_t *other;
-    int awaits = DP_ENGINE_RESTS;
+/* ---- Who came last, and for how long the others waited -------------------------------------- */
 
-    engine_run(rank, &op, DP_WORK_SMALL);
-    if (rank->rank == 0) atomic_store(first, rank->engine);
-    while (rank->rank == 1 && awaits != 1) {
-        other = atomic_load(first);
-        if (other != NULL) (void)other->ops->moves(other, DP_LANE_MAIN, &awaits);
-        usleep(20000);
+#define LATE_NS 20000000
+#define LATE_RANKS 3
+
+typedef struct late_case {
+    dp_collective_t collective;
+    size_t count;
+    int size, nodes;
+    int late;
+    dp_engine_t *_Atomic engines[LATE_RANKS]; /* until the late rank has looked at them */
+} late_case_t;
+
+/* The late rank comes when each of the others has been waiting for LATE_NS at least: how long they
+ * take to get there is not ours to say. */
+static void let_others_wait(late_case_t *late)
+{
+    for (int r = 0; r < late->size; r++) {
+        int awaits = DP_ENGINE_RESTS;
+
+        while (r != late->late && awaits < 0) {
+            const dp_engine_t *other = atomic_load(&late->engines[r]);
+
+            if (other != NULL) (void)other->ops->moves(other, DP_LANE_MAIN, &awaits);
+            usleep(1000);
+        }
     }
-    if (rank->rank == 1) atomic_store(first, NULL);
-    engine_run(rank, &op, DP_WORK_SMALL);
-    engine_check(rank, op.status == DP_OK, "barrier: %s", op.text);
-    if (rank->rank == 1) return;
-    engine_check(rank, atomic_load(first) == NULL, "rank 1 passed a barrier too early");
-    engine_check(rank, op.last_rank == 1, "last rank is %d", op.last_rank);
-    engine_check(rank, op.wait_ns >= 20000000, "waited %llu ns", (unsigned long long)op.wait_ns);
-    engine_check(rank, op.end_ns - op.begin_ns >= op.wait_ns, "took less than it waited");
+    usleep(LATE_NS / 1000);
+    for (int r = 0; r < late->size; r++)
+        atomic_store(&late->engines[r], NULL);
 }
 
-static void engine_names_who_came_last(void **state)
+static void come_late(engine_rank_t *rank, void *user)
 {
-    (void)state;
-    for (int nodes = 1; nodes <= dp_min(2, hosts_max); nodes++) {
-        engine_world_t world = ENGINE_WORLD(2, nodes);
-        dp_engine_t *_Atomic first = NULL;
+    late_case_t *late = user;
+    const size_t rows = late->collective == DP_COLLECTIVE_ALLGATHER ? (size_t)rank->size : 1;
+    float *in = engine_memory(rank, late->count * sizeof(*in));
+    float *out = engine_memory(rank, rows * late->count * sizeof(*out));
+    dp_engine_piece_t piece = {.in = in,
+                               .out = out,
+                               .count = late->count,
+                               .stride = late->count,
+                               .prescale = 1.0,
+                               .postscale = 1.0};
+    dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
+    dp_engine_op_t op = {
+        .collective = late->collective, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
+    uint64_t before, skew;
 
-        assert_int_equal(engine_world_threads(&world, come_late, &first), 0);
+    if (in == NULL || out == NULL) return;
+    if (late->collective == DP_COLLECTIVE_BARRIER) op = barrier;
+    engine_run(rank, &barrier, DP_WORK_SMALL);
+    before = rank->engine->ops->skew_ns(rank->engine, DP_LANE_MAIN, dp_now_ns());
+    if (rank->rank == late->late) {
+        let_others_wait(late);
+    } else {
+        atomic_store(&late->engines[rank->rank], rank->engine);
+    }
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "%s", op.text);
+    skew = rank->engine->ops->skew_ns(rank->engine, DP_LANE_MAIN, dp_now_ns()) - before;
+    engine_check(rank, skew == op.wait_ns, "skew %llu ns, waited %llu ns", (unsigned long long)skew,
+                 (unsigned long long)op.wait_ns);
+    engine_check(rank, op.end_ns - op.begin_ns >= op.wait_ns, "took less than it waited");
+    if (rank->rank == late->late) return;
+    engine_check(rank, atomic_load(&late->engines[rank->rank]) == NULL, "passed too early");
+    engine_check(rank, op.wait_ns >= LATE_NS, "%s of %zu on %d nodes: waited %llu ns",
+                 dp_collective_name(op.collective), late->count, late->nodes,
+                 (unsigned long long)op.wait_ns);
+    if (late->size == 2)
+        engine_check(rank, op.last_rank == late->late, "last rank is %d", op.last_rank);
+}
+
+/* Every rank measures it: of a group on several nodes also those that own nothing of a small
+ * operation, and those for which another rank of their node exchanges. */
+static void engine_measures_the_wait_for_a_late_rank(void **state)
+{
+    static const struct {
+        dp_collective_t collective;
+        size_t count;
+        int size_max; /* of a barrier between nodes only the leaders know */
+    } cases[] = {{DP_COLLECTIVE_BARRIER, 1, 2},
+                 {DP_COLLECTIVE_ALLREDUCE, 1, 3},
+                 {DP_COLLECTIVE_ALLREDUCE, 300000, 3},
+                 {DP_COLLECTIVE_ALLGATHER, 5000, 3}};
+
+    (void)state;
+    for (size_t i = 0; i < DP_ARRAY_LEN(cases); i++) {
+        for (int size = 2; size <= cases[i].size_max; size++) {
+            for (int nodes = size - 1; nodes <= dp_min(2, hosts_max); nodes++) {
+                engine_world_t world = ENGINE_WORLD(size, nodes);
+
+                for (int rank = 0; rank < size; rank += size - 1) {
+                    late_case_t late = {.collective = cases[i].collective,
+                                        .count = cases[i].count,
+                                        .size = size,
+                                        .nodes = nodes,
+                                        .late = rank};
+
+                    assert_int_equal(engine_world_threads(&world, come_late, &late), 0);
+                }
+            }
+        }
     }
 }
 
@@ -247,7 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(engine_abort_ends_a_wait),
         cmocka_unit_test(engine_refuses_foreign_memory),
         cmocka_unit_test(engine_notices_different_operations),
-        cmocka_unit_test(engine_names_who_came_last),
+        cmocka_unit_test(engine_measures_the_wait_for_a_late_rank),
     };
 
     if (argc > 1) hosts_max = atoi(argv[1]); /* 1: without UCX, which tsan cannot see into */
