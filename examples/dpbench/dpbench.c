@@ -122,9 +122,17 @@ static bench_options_t parse(int argc, char **argv)
                          .factor = 4,
                          .warmup = 3,
                          .check = 1};
+    const char *given[NO_CHECK + 1] = {NULL};
     int c;
 
     while ((c = getopt_long(argc, argv, "b:e:f:n:w:h", table, NULL)) != -1) {
+        /* As for dprun and compilers the last one counts. */
+        if (optarg != NULL && given[c] != NULL && strcmp(given[c], optarg) != 0) {
+            fprintf(stderr,
+                    "dpbench: warning: an option is given twice, %s and %s: the last one counts\n",
+                    given[c], optarg);
+        }
+        given[c] = optarg;
         switch (c) {
         case LATENCY:
             o.kind = BENCH_LATENCY;

@@ -415,12 +415,41 @@ static dp_status_t refuse_second_program(char *const *argv, dp_error_t *error)
     return DP_OK;
 }
 
-static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_error_t *error)
+/* Warns where argv[index] is a flag that stood before it with another value: a wrapper's caller may
+ * add flags behind the wrapper's, so the last one counts, as for mpirun and compilers. */
+static void warn_of_earlier(char *const *argv, int index, const dp_flag_t *own, const char *value,
+                            const dp_log_t *log)
+{
+    char names[2][FLAG_MAX];
+
+    snprintf(names[0], FLAG_MAX, "%.*s", (int)strcspn(argv[index], "="), argv[index]);
+    for (int i = index - 1; i > 0; i--) {
+        const size_t length = strcspn(argv[i], "=");
+        const dp_flag_t *earlier;
+        const char *before = argv[i][length] == '=' ? argv[i] + length + 1 : argv[i + 1];
+
+        snprintf(names[1], FLAG_MAX, "%.*s", (int)length, argv[i]);
+        earlier = find_flag(names[1]);
+        if (strcmp(names[0], names[1]) != 0 &&
+            (own == NULL || earlier == NULL || earlier->id != own->id)) {
+            continue;
+        }
+        if (strcmp(before, value) != 0) {
+            dp_log_warn(log, "%s is given twice, %s and %s: the last one counts", names[0], before,
+                        value);
+        }
+        return;
+    }
+}
+
+static dp_status_t parse_flags(int argc, char **argv, const dp_log_t *log, dp_command_t *command,
+                               dp_error_t *error)
 {
     dp_status_t status = DP_OK;
 
     for (int i = 1; i < argc && status == DP_OK; i++) {
         char *argument = argv[i];
+        const int at = i;
         char name[FLAG_MAX];
         char *value = strchr(argument, '=');
         const dp_setting_t *setting;
@@ -452,6 +481,8 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
             }
             /* A flag without value does not look at it. */
             status = apply_own_flag(command, own, value == NULL ? argument : value, error);
+            if (status == DP_OK && own->value != NULL && own->id != FLAG_VARIABLE)
+                warn_of_earlier(argv, at, own, value, log);
             continue;
         }
         if (own != NULL && setting == NULL) {
@@ -467,11 +498,10 @@ static dp_status_t parse_flags(int argc, char **argv, dp_command_t *command, dp_
         if (value == NULL && !is_yes_no && ++i >= argc) {
             return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name, setting->kind);
         }
-        status = dp_config_set(&command->config, setting->name,
-                               value != NULL ? value
-                               : is_yes_no   ? "1"
-                                             : argv[i],
+        if (value == NULL && !is_yes_no) value = argv[i];
+        status = dp_config_set(&command->config, setting->name, value == NULL ? "1" : value,
                                DP_FROM_FLAG, error);
+        if (status == DP_OK && !is_yes_no) warn_of_earlier(argv, at, NULL, value, log);
     }
     return status;
 }
@@ -531,7 +561,7 @@ dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_comm
     command->grace_ns = DEFAULT_GRACE_NS;
     dp_config_defaults(&command->config);
     if (argc <= 1) command->action = DP_ACTION_HELP;
-    status = parse_flags(argc, argv, command, error);
+    status = parse_flags(argc, argv, log, command, error);
     if (status == DP_OK) status = check_whole(command, error);
     if (status == DP_OK && command->config_file != NULL) {
         status = dp_config_from_file(&command->config, command->config_file, error);

@@ -375,8 +375,20 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
     return 0;
 }
 
+/* given [128]: the last value of each option. As for dprun and compilers the last one counts. */
+static void warn_of_earlier(const char **given, int letter, const char *value)
+{
+    if (given[letter] != NULL && strcmp(given[letter], value) != 0) {
+        fprintf(stderr,
+                "dptrace: warning: an option is given twice, %s and %s: the last one counts\n",
+                given[letter], value);
+    }
+    given[letter] = value;
+}
+
 int main(int argc, char **argv)
 {
+    const char *given[128] = {NULL};
     arguments_t arguments = {.input = NULL};
     const command_t *command;
     int letter, code;
@@ -404,6 +416,7 @@ int main(int argc, char **argv)
         }
         code = parse_option(command, letter, &arguments);
         if (code != 0) return code - 1;
+        if (optarg != NULL) warn_of_earlier(given, letter, optarg);
     }
     argc--;
     argv++;

@@ -39,7 +39,8 @@ def options_of(about: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="the model's size [tiny]")
-    parser.add_argument("--data", help="a text; its bytes are the tokens [docs/*.md of this checkout]")
+    parser.add_argument("--data", nargs="+", help="texts, one behind the other; their bytes are the tokens "
+                                                  "[docs/*.md of this checkout]")
     parser.add_argument("--batch", type=int, help="sequences per step over all ranks [preset]")
     parser.add_argument("--steps", type=int, help="steps of the whole run [preset]")
     parser.add_argument("--seed", type=int, default=1, help="of weights and samples [1]")
@@ -139,7 +140,7 @@ class Samples:
     """Sequences of a text: epoch after epoch a permutation of all, each epoch at another offset."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        paths = [options.data] if options.data else sorted(glob.glob(os.path.join(TOP, "docs", "*.md")))
+        paths = options.data or sorted(glob.glob(os.path.join(TOP, "docs", "*.md")))
         text = bytearray()
         for path in paths:
             with open(path, "rb") as file:

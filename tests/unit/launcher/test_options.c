@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -48,6 +49,50 @@ static void options_flags_end_at_the_program(void **state)
     assert_int_equal(command.size, 4);
     assert_int_equal(PARSE(&command, &error, "-np=5", "p"), DP_OK);
     assert_int_equal(command.size, 5);
+}
+
+/* What was logged, for options_given_twice_are_told(). */
+static void keep_line(char *lines, char *const *argv)
+{
+    char path[] = "/tmp/dp-options-XXXXXX";
+    const int fd = mkstemp(path);
+    const int standard = dup(2);
+    dp_command_t command;
+    dp_error_t error;
+    dp_log_t log;
+    int argc = 0;
+    ssize_t bytes;
+
+    assert_true(fd >= 0 && standard >= 0);
+    assert_int_equal(unlink(path), 0);
+    while (argv[argc] != NULL)
+        argc++;
+    dp_log_init(&log, DP_LOG_WARN, -1);
+    assert_true(dup2(fd, 2) == 2);
+    assert_int_equal(dp_command_parse(argc, (char **)(uintptr_t)argv, &log, &command, &error),
+                     DP_OK);
+    assert_true(dup2(standard, 2) == 2);
+    close(standard);
+    bytes = pread(fd, lines, 1023, 0);
+    assert_true(bytes >= 0);
+    lines[bytes] = '\0';
+    close(fd);
+    dp_command_fini(&command);
+}
+
+static void options_given_twice_are_told(void **state)
+{
+    char lines[1024];
+
+    (void)state;
+    keep_line(lines, (char *[]){"dprun", "-n", "2", "--spin", "0us", "--np=3", "--spin=5us", "p",
+                                "-n", "7", NULL});
+    assert_non_null(strstr(lines, "--np is given twice, 2 and 3: the last one counts"));
+    assert_non_null(strstr(lines, "--spin is given twice, 0us and 5us: the last one counts"));
+    /* The same again, a list, and what is the program's. */
+    keep_line(lines, (char *[]){"dprun", "-n", "2", "-n", "2", "-x", "A=1", "-x", "B=2",
+                                "--trace=yes", "p", "-n", "7", "-n", "8", NULL});
+    assert_null(strstr(lines, "twice"));
 }
 
 static void options_every_setting_is_a_flag(void **state)
@@ -217,6 +262,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_flags_end_at_the_program),
+        cmocka_unit_test(options_given_twice_are_told),
         cmocka_unit_test(options_every_setting_is_a_flag),
         cmocka_unit_test(options_values_follow_or_are_joined),
         cmocka_unit_test(options_check_flag_and_check_knob_are_told_apart),
