@@ -55,7 +55,7 @@ run() {
 refused() {
     local text=$1; shift
     run 2 "$@"
-    [ "$(wc -l <err)" = 1 ] || bad "not one line"
+    [ "$(grep -vc 'is given twice' err)" = 1 ] || bad "not one line"
     expect err "$text"
     [ -s out ] && bad "something was started"
 }
