@@ -261,18 +261,10 @@ static dp_status_t make_pipeline(dp_context_t *context, const dp_pipeline_callba
     const dp_status_t status =
         dp_pipeline_create(config, context->rank, context->size, context->device, context->engine,
                            &context->log, context->trace, callbacks, &context->pipeline);
-    char limits[160] = "";
-    size_t left, limit;
+    char limits[160];
 
     if (status == DP_OK) return DP_OK;
-    limit = dp_limits_address_space(&left);
-    if (limit != SIZE_MAX) {
-        snprintf(limits, sizeof(limits),
-                 ": ulimit -v (RLIMIT_AS) is %zu bytes, of which %zu are left", limit, left);
-    } else if (dp_limits_file_bytes() != SIZE_MAX) {
-        snprintf(limits, sizeof(limits), ": ulimit -f (RLIMIT_FSIZE) is %zu bytes",
-                 dp_limits_file_bytes());
-    }
+    dp_limits_describe_memory(limits, sizeof(limits));
     if (status != DP_ERR_NO_MEMORY) {
         return dp_error_set(error, status, "a line above says why no fused buffers were made%s",
                             limits);

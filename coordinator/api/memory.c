@@ -11,9 +11,11 @@
 
 #include "coordinator/api/fork.h"
 #include "runtime/base/inject.h"
+#include "runtime/base/limits.h"
 
 dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
 {
+    char limits[160];
     dp_status_t status;
 
     if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
@@ -23,9 +25,9 @@ dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory)
                  ? DP_ERR_NO_MEMORY
                  : context->engine->ops->alloc(context->engine, bytes, memory);
     if (status != DP_OK) {
-        return dp_context_error(context, status,
-                                "dp_alloc: no memory for %zu bytes (DP_ARENA_BYTES is %zu)", bytes,
-                                context->config.arena_bytes);
+        return dp_context_error(
+            context, status, "dp_alloc: no memory for %zu bytes (DP_ARENA_BYTES is %zu)%s", bytes,
+            context->config.arena_bytes, dp_limits_describe_memory(limits, sizeof(limits)));
     }
     return DP_OK;
 }

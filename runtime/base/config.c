@@ -103,7 +103,8 @@ static const setting_t table[] = {
           "Tensors of ordinary memory from this size on are read by the other ranks of their node "
           "where they lie, or handed to them piece by piece where the system forbids that; 0: none."),
     BYTES("ARENA_BYTES", "64G", arena_bytes, OWN, 16 * DP_MIB, 16384 * DP_GIB,
-          "Address space per rank for dp_alloc() and fused buffers; used only as needed."),
+          "Address space per rank for dp_alloc() and fused buffers; used only as needed, and less of it "
+          "where a limit (ulimit -v) leaves no room for that of all local ranks."),
     COUNT("QUEUE_DEPTH", "8192", queue_depth, OWN, 2, 1 << 20,
           "Operations a rank may have in flight; past it a submission fails at once with DP_ERR_FULL."),
     CHOICE("DEVICE", "auto", device, OWN, "auto|host|cuda", DP_CONFIG_DEVICE_AUTO,

@@ -79,6 +79,21 @@ size_t dp_limits_file_bytes(void)
     return (size_t)limit.rlim_cur;
 }
 
+const char *dp_limits_describe_memory(char *text, size_t room)
+{
+    size_t left;
+    const size_t limit = dp_limits_address_space(&left);
+
+    text[0] = '\0';
+    if (limit != SIZE_MAX) {
+        snprintf(text, room, ": ulimit -v (RLIMIT_AS) is %zu bytes, of which %zu are left", limit,
+                 left);
+    } else if (dp_limits_file_bytes() != SIZE_MAX) {
+        snprintf(text, room, ": ulimit -f (RLIMIT_FSIZE) is %zu bytes", dp_limits_file_bytes());
+    }
+    return text;
+}
+
 const char *dp_limits_describe_start(int code)
 {
     if (code == EPERM) {

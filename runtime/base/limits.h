@@ -23,6 +23,9 @@ size_t dp_limits_address_space(size_t *left);
  * limit. A file that grows past it brings SIGXFSZ, which ends most programs. */
 size_t dp_limits_file_bytes(void);
 
+/* The limits on memory that there are, for behind a text: ": ulimit -v ... is ...", or "". */
+const char *dp_limits_describe_memory(char *text, size_t room);
+
 /* Why no thread or process was started, from the error number of the call. */
 const char *dp_limits_describe_start(int code);
 

@@ -317,8 +317,10 @@ dp_status_t dp_beacon_publish(const char *path, const dp_beacon_t *beacon, uint6
     do { /* again where a job that ends removes the directory under our hands */
         snprintf(directory, sizeof(directory), "%.*s", (int)(strrchr(path, '/') - path), path);
         if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
-            return dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot be made: %s", directory,
-                                strerror(errno));
+            return dp_error_set(error, DP_ERR_SYSTEM,
+                                "%s: cannot be made: %s; set XDG_RUNTIME_DIR to a directory of "
+                                "your own",
+                                directory, strerror(errno));
         }
         status = open_directory(path, directory, &fd, error);
         if (status == DP_ERR_PENDING) continue;

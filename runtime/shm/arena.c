@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -77,14 +78,14 @@ static size_t fit_into_limits(size_t wished, int local_size)
     return bytes < dp_min(wished, FIT_MIN) ? 0 : bytes;
 }
 
-/* Names the limit that an arena ran into, and what works. */
-static dp_status_t too_little(size_t bytes, int local_size, dp_error_t *error)
+/* Names the limit that the arenas of the local ranks ran into, and what works. */
+static dp_status_t too_little(const dp_arena_t *arena, size_t bytes, dp_error_t *error)
 {
     const size_t file_bytes = dp_limits_file_bytes();
-    size_t left;
+    const size_t ranks = (size_t)arena->local_size;
+    char way[96] = "";
+    size_t left, used, fitting;
     const size_t limit = dp_limits_address_space(&left);
-    const size_t used = left == SIZE_MAX ? 0 : limit - left;
-    const size_t need = used + 2 * (size_t)local_size * (FIT_MIN + HUGE_PAGE);
 
     if (file_bytes < FIT_MIN) {
         return dp_error_set(error, DP_ERR_NO_MEMORY,
@@ -93,12 +94,19 @@ static dp_status_t too_little(size_t bytes, int local_size, dp_error_t *error)
                             "least %zu: ulimit -f %zu, or unlimited",
                             file_bytes, (size_t)FIT_MIN, 2 * (size_t)FIT_MIN / 1024);
     }
+    for (size_t i = 0; i < ranks; i++)
+        left += arena->views[i].reserved_bytes;
+    used = limit - dp_min(left, limit);
+    fitting = left / 2 / ranks;
+    if (fitting >= FIT_MIN) {
+        snprintf(way, sizeof(way), ", or --arena-bytes %zuM (DP_ARENA_BYTES)", fitting / DP_MIB);
+    }
     return dp_error_set(error, DP_ERR_NO_MEMORY,
                         "shared memory: the limit on address space (ulimit -v, RLIMIT_AS) is %zu "
-                        "bytes, of which %zu are used: no room for %zu bytes of each of %d local "
-                        "ranks. ulimit -v %zu works, or --arena-bytes (DP_ARENA_BYTES) of %zuM",
-                        limit, used, bytes, local_size, dp_max(need, limit) / 1024 + 1,
-                        dp_max(left / 4 / (size_t)local_size, (size_t)FIT_MIN) / DP_MIB);
+                        "bytes, of which %zu are used: no room for %zu bytes of each of %zu local "
+                        "ranks. ulimit -v %zu works%s",
+                        limit, used, bytes, ranks,
+                        dp_max(limit, used + 2 * ranks * (bytes + HUGE_PAGE)) / 1024 + 1, way);
 }
 
 /* Makes this rank's memory, halving the size until the system accepts it. Then its size is sealed:
@@ -107,7 +115,7 @@ static dp_status_t make_own(dp_arena_t *arena, size_t wished, dp_error_t *error)
 {
     size_t bytes = fit_into_limits(wished, arena->local_size);
 
-    if (bytes == 0) return too_little(dp_min(wished, FIT_MIN), arena->local_size, error);
+    if (bytes == 0) return too_little(arena, dp_min(wished, FIT_MIN), error);
     if (bytes < wished) {
         dp_log_debug(arena->log, "shared memory: %zu bytes instead of %zu, as ulimit allows", bytes,
                      wished);
@@ -163,8 +171,7 @@ static dp_status_t map_peers(dp_arena_t *arena, const int *fds, dp_error_t *erro
                                 "shared memory: what local rank %d sent is not its arena", i);
         }
         if (map_view(fds[i], bytes, &arena->views[i]) != 0) {
-            if (dp_limits_address_space(&left) != SIZE_MAX)
-                return too_little(bytes, arena->local_size, error);
+            if (dp_limits_address_space(&left) != SIZE_MAX) return too_little(arena, bytes, error);
             return dp_error_set(error, DP_ERR_NO_MEMORY,
                                 "shared memory: cannot map the %zu bytes of local rank %d: %s "
                                 "(try a smaller --arena-bytes, DP_ARENA_BYTES)",

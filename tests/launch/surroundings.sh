@@ -89,6 +89,12 @@ limits) # of address space (a batch system's h_vmem), file size, data and locked
     met 2 out
     (ulimit -v 120000; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) && bad "ulimit -v 120000: code 0"
     expect err 'RLIMIT_AS'
+    one_less='[ $DP_RANK = 0 ] || ulimit -v 600000; exec "$0"' # rank 1 alone, so that 0's arena is too large for it
+    timeout -k 5 60 "$dprun" -np 2 --fusion-bytes 1M sh -c "$one_less" "$member" >out 2>err && bad "64G in 600000 KiB: code 0"
+    expect err 'RLIMIT_AS. is 614400000 bytes, of which [0-9]+ are used: .* ulimit -v [0-9]+ works, or --arena-bytes [0-9]+M'
+    fitting=$(grep -oE -- '--arena-bytes [0-9]+M' err | head -1)
+    timeout -k 5 60 "$dprun" -np 2 --fusion-bytes 1M $fitting sh -c "$one_less" "$member" >out 2>err || bad "$fitting, as the text says: code $?"
+    met 2 out
     for kib in 10 1000; do
         (ulimit -f $kib; timeout -k 5 60 "$dprun" -np 2 "$member" >out 2>err) && bad "ulimit -f $kib: code 0"
         expect err 'exited with code'
