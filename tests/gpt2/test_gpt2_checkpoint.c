@@ -76,6 +76,8 @@ static void assert_runs_equal(const run_t *a, const run_t *b)
     assert_memory_equal(a->optimizer->v, b->optimizer->v, bytes);
 }
 
+static const char POINTER[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+
 static void save(const run_t *run, uint64_t step)
 {
     gpt2_progress_t progress = {step, step * 8, step, 0, 7, {0}};
@@ -177,6 +179,11 @@ static void damaged_and_foreign_checkpoints_are_refused(void **state)
     save(&run, 5);
     assert_int_equal(unlink(scratch_path("checkpoint/5/adam_v.bin")), 0);
     expect_load_fails(scratch_path("checkpoint/5"), "adam_v.bin: No such file");
+    (void)scratch_write("checkpoint/5/adam_v.bin", POINTER, sizeof(POINTER) - 1);
+    expect_load_fails(scratch_path("checkpoint/5"), "adam_v.bin: a git-lfs pointer");
+    (void)scratch_write("checkpoint/5/manifest.txt", POINTER, sizeof(POINTER) - 1);
+    expect_load_fails(scratch_path("checkpoint/5"), "manifest.txt: a git-lfs pointer");
+    save(&run, 5);
 
     /* Without a whole manifest a folder is no checkpoint, and an older one is found. */
     save(&run, 4);
@@ -380,6 +387,12 @@ static void llmc_files_round_trip_and_bad_ones_are_refused(void **state)
     path = scratch_write("wrong.bin", wrong, sizeof(wrong));
     assert_int_equal(gpt2_llmc_inspect(path, &shape, &error), -1);
     assert_non_null(strstr(error.text, "magic 5, expected 20240326"));
+    path = scratch_write("wrong.bin", POINTER, sizeof(POINTER) - 1);
+    assert_int_equal(gpt2_llmc_inspect(path, &shape, &error), -1);
+    assert_non_null(strstr(error.text, "run git lfs pull"));
+    path = scratch_write("model.pt", "PK\003\004..............", 18);
+    assert_int_equal(gpt2_llmc_inspect(path, &shape, &error), -1);
+    assert_non_null(strstr(error.text, "model.pt: a zip archive, as torch.save() writes it"));
     free_run(&run);
     free_run(&other);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "examples/gpt2/base/foreign.h"
 #include "examples/gpt2/base/hash.h"
 
 static const char *const ARENA_FILES[GPT2_ARENAS] = {"weights.bin", "adam_m.bin", "adam_v.bin"};
@@ -232,6 +233,7 @@ static int arena_open(const char *folder, int which, const gpt2_layout_t *layout
     if (arena->file == NULL || fstat(fileno(arena->file), &status) != 0)
         return gpt2_fail(error, "%s: %s", arena->path, strerror(errno));
     if ((size_t)status.st_size == wanted) return 0;
+    if (gpt2_foreign_refuse(arena->file, arena->path, error) != 0) return -1;
     return gpt2_fail(error, "%s: %s: %zu bytes, its tensors have %zu", arena->path,
                      (size_t)status.st_size < wanted ? "truncated" : "too long",
                      (size_t)status.st_size, wanted);

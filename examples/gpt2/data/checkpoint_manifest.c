@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "examples/gpt2/base/files.h"
+#include "examples/gpt2/base/foreign.h"
 #include "examples/gpt2/base/hash.h"
 
 #define FORMAT_LINE "gpt2-checkpoint 1 little-endian fp32\n"
@@ -175,6 +176,10 @@ static int open_text(const char *folder, text_t *manifest, gpt2_error_t *error)
     manifest->bytes = fread(manifest->text, 1, MANIFEST_BYTES_MAX, file);
     manifest->text[manifest->bytes] = '\0';
     (void)fclose(file);
+    if (gpt2_foreign(manifest->text, manifest->bytes) != NULL) {
+        return gpt2_fail(error, "%s: %s", manifest->path,
+                         gpt2_foreign(manifest->text, manifest->bytes));
+    }
     if (strncmp(manifest->text, FORMAT_LINE, strlen(FORMAT_LINE)) != 0) {
         return gpt2_fail(
             error, "%s: starts with \"%.*s\", a checkpoint of this program with \"%.*s\"",

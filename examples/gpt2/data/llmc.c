@@ -9,6 +9,7 @@
 
 #include "examples/gpt2/data/data.h"
 #include "examples/gpt2/base/files.h"
+#include "examples/gpt2/base/foreign.h"
 #include "examples/gpt2/base/halves.h"
 
 #define MAGIC 20240326
@@ -25,6 +26,7 @@ static int read_header(FILE *file, const char *path, gpt2_shape_t *shape, int *i
 {
     int32_t header[GPT2_HEADER_INTS];
 
+    if (gpt2_foreign_refuse(file, path, error) != 0) return -1;
     if (gpt2_file_read(file, path, header, sizeof(header), error) != 0) return -1;
     if (header[0] != MAGIC) {
         return gpt2_fail(error, "%s: not an llm.c model: magic %d, expected %d", path,
