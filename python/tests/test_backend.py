@@ -5,6 +5,7 @@ It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the o
 torch 2.4 on, and compiles it where that was not done.
 """
 import os
+import random
 import re
 import signal
 import socket
@@ -538,6 +539,23 @@ class Slurm(unittest.TestCase):
         for nodes, first in (("a", "a"), ("a,b", "a"), ("a[1-3,5],b", "a1"), ("a[01-10]", "a01"), ("a[7]", "a7"),
                              ("r[1-2]n[08,10]-ib,b", "r1n08-ib"), ("a-1.b", "a-1.b"), ("", "")):
             self.assertEqual(first_node(nodes), first, nodes)
+
+    def test_any_list_and_any_variables(self):
+        """As the fuzzers do with parsers in C: lists that are known, and texts that are none."""
+        from dp.torch.backend_slurm import first_node
+        draw = random.Random(1)
+        for _ in range(2000):
+            parts = [(draw.choice(("a", "n-", "x.y")), draw.choice(([], ["07"], ["1", "5"], ["08", "10"])))
+                     for _ in range(draw.randint(1, 3))]
+            text = "".join(name + (f"[{draw.choice('-,').join(numbers)}{draw.choice(('', ',20'))}]" if numbers else "")
+                           for name, numbers in parts)
+            first = "".join(name + (numbers[0] if numbers else "") for name, numbers in parts)
+            self.assertEqual(first_node(text + draw.choice(("", ",b", ",b[1-2],c"))), first, text)
+            noise = "".join(draw.choice("a1[]-,.\x00\u0663 ") for _ in range(draw.randint(0, 40)))
+            self.assertIsInstance(first_node(noise), str)
+            found = self.variables(**{name: draw.choice((noise, "9" * draw.randint(1, 5000), "3")) for name in
+                                      ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_JOB_ID")})
+            self.assertTrue(not found or int(found["MASTER_PORT"]) in range(15000, 25000), found)
 
     def test_tasks_of_a_step_meet(self):
         def is_free(port):

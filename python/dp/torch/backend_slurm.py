@@ -19,7 +19,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     rank, size = _first(environment, "SLURM_PROCID"), \
         _first(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
     step, job = _first(environment, "SLURM_STEP_ID", "SLURM_STEPID"), _first(environment, "SLURM_JOB_ID", "SLURM_JOBID")
-    if "RANK" in environment or not all(text.isdecimal() for text in (rank, size, step, job)):
+    if "RANK" in environment or not all(re.fullmatch("[0-9]{1,18}", text) for text in (rank, size, step, job)):
         return {}
     if int(step) >= NOT_ORDINARY or _is_of_another_launcher(environment, rank, size):
         return {}
