@@ -55,9 +55,9 @@ static void read_about(const uint8_t *data, size_t bytes)
     if (dp_remote_about_read(&fields, &about) != 0) return;
     dp_writer_init(&writer, again, sizeof(again));
     dp_remote_about_write(&writer, &about);
-    if (writer.failed || writer.bytes != bytes - dp_reader_left(&fields) ||
-        memcmp(again, data, writer.bytes) != 0)
-        abort();
+    if (writer.failed || writer.bytes != bytes - dp_reader_left(&fields)) abort();
+    for (size_t i = 0; i < writer.bytes; i++) /* control characters of its texts are gone */
+        if (again[i] != data[i] && again[i] != '?') abort();
 }
 
 static void read_message(const uint8_t *data, size_t bytes)

@@ -554,6 +554,7 @@ void dp_job_output_say(dp_job_output_t *output, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text + used, sizeof(text) - used - 1, format, arguments);
     va_end(arguments);
+    dp_text_mask(text); /* names of processes and of nodes are others' bytes */
     used = strlen(text);
     text[used] = '\n';
     text[used + 1] = '\0';

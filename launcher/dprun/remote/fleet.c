@@ -25,6 +25,7 @@ void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    dp_text_mask(text); /* parts of it may be a node's words */
     fleet->events.say(fleet->events.context, text);
 }
 
@@ -137,6 +138,7 @@ static void serve_refused(dp_fleet_node_t *node, dp_reader_t *fields)
 
     dp_read_text(fields, text, sizeof(text));
     if (fields->failed) return;
+    dp_text_mask(text);
     snprintf(line, sizeof(line), "node %s: %s", node->name, text);
     dp_fleet_node_lose(node, code > 0 && code < 256 ? code : 1,
                        node->stage == DP_FLEET_RUNNING ? text : line);

@@ -3,6 +3,7 @@
  */
 #include "launcher/dprun/remote/hosts.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +20,22 @@ void dp_hosts_fini(dp_hosts_t *hosts)
     hosts->count = 0;
 }
 
+/* A name is an argument of ssh: one that begins with "-" would be an option. It also stands in
+ * front of each line of a rank's output, on a terminal. */
+static int is_name(const char *name, size_t bytes)
+{
+    if (bytes == 0 || bytes > DP_HOST_NAME_MAX || name[0] == '-') return 0;
+    for (size_t i = 0; i < bytes; i++)
+        if (name[i] <= ' ' || name[i] > '~') return 0;
+    return 1;
+}
+
 static dp_status_t add_host(dp_hosts_t *hosts, const char *name, size_t bytes, int slots,
                             int has_slots, dp_error_t *error)
 {
     dp_host_t *list;
 
-    /* A name is an argument of ssh: one that begins with "-" would be an option. */
-    if (bytes == 0 || bytes > DP_HOST_NAME_MAX || name[0] == '-') {
+    if (!is_name(name, bytes)) {
         return dp_error_set(error, DP_ERR_CONFIG, "\"%.*s\" is no name of a host",
                             (int)dp_min(bytes, (size_t)80), name);
     }
@@ -187,9 +197,13 @@ static dp_status_t add_range(dp_hosts_t *hosts, const char *prefix, size_t prefi
         const int width = (int)(after - range);
         dp_status_t status = DP_OK;
 
-        if (after == range) break;
-        if (*after == '-') last = strtoul(after + 1, &after, 10);
-        if (last < first || last - first >= NODES_MAX) break;
+        /* strtoul() takes blanks and signs, too, and ends at the largest number. */
+        if (!isdigit((unsigned char)*range)) break;
+        if (*after == '-') {
+            if (!isdigit((unsigned char)after[1])) break;
+            last = strtoul(after + 1, &after, 10);
+        }
+        if (last < first || last - first >= NODES_MAX || last > UINT32_MAX) break;
         for (unsigned long i = first; i <= last && status == DP_OK; i++) {
             char name[2 * DP_HOST_NAME_MAX];
             const int bytes = snprintf(name, sizeof(name), "%.*s%0*lu%.*s", (int)prefix_bytes,

@@ -156,10 +156,9 @@ static int read_peer(const char *text, dp_knock_target_t *peer)
     return 1;
 }
 
-/* In one table of the kernel: columns are number, own address, other address, state, five more,
- * inode. */
-static int find_in_table(const char *table, const unsigned long *inodes, int count,
-                         dp_knock_target_t *peer)
+/* Columns are number, own address, other address, state, five more, inode. */
+int dp_knock_find_in_table(const char *table, const unsigned long *inodes, int count,
+                           dp_knock_target_t *peer)
 {
     FILE *file = fopen(table, "re");
     char line[512];
@@ -185,8 +184,8 @@ static int find_peer_of(pid_t pid, dp_knock_target_t *peer)
     unsigned long inodes[SOCKETS_MAX];
     const int count = list_sockets(pid, inodes);
 
-    return count > 0 && (find_in_table("/proc/self/net/tcp", inodes, count, peer) ||
-                         find_in_table("/proc/self/net/tcp6", inodes, count, peer));
+    return count > 0 && (dp_knock_find_in_table("/proc/self/net/tcp", inodes, count, peer) ||
+                         dp_knock_find_in_table("/proc/self/net/tcp6", inodes, count, peer));
 }
 
 int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer, pid_t *process)

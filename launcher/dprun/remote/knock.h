@@ -53,6 +53,11 @@ int dp_knock_is_silent(dp_knock_t *knock, const dp_knock_target_t *targets, int 
  * of them. */
 int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer, pid_t *process);
 
+/* The other end of the first of these sockets that a table of the kernel (/proc/net/tcp) has. 0: it
+ * has none of them. */
+int dp_knock_find_in_table(const char *table, const unsigned long *inodes, int count,
+                           dp_knock_target_t *peer);
+
 /* The bytes that a process has read so far, whatever from. 0: it is gone, or the kernel does not
  * tell. */
 uint64_t dp_knock_bytes_read(pid_t process);

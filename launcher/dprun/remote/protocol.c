@@ -259,6 +259,10 @@ int dp_remote_about_read(dp_reader_t *fields, dp_remote_about_t *about)
     about->free_port = dp_read_u16(fields);
     dp_read_text(fields, about->ucx, sizeof(about->ucx));
     dp_read_text(fields, about->addresses, sizeof(about->addresses));
+    dp_text_mask(about->version);
+    dp_text_mask(about->host);
+    dp_text_mask(about->ucx);
+    dp_text_mask(about->addresses);
     return fields->failed ? -1 : 0;
 }
 
