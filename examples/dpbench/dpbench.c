@@ -222,5 +222,9 @@ int main(int argc, char **argv)
         bench_gradients(&bench);
         break;
     }
+    if (fflush(stdout) != 0 || ferror(stdout)) { /* figures on a full disk */
+        fprintf(stderr, "dpbench: standard output: cannot be written\n");
+        dp_abort(bench.dp, "standard output cannot be written");
+    }
     return dp_finalize(bench.dp) == DP_OK ? 0 : 1;
 }

@@ -98,12 +98,13 @@ static const char *parse_cache(gpt2_matmul_cache_t *cache, char *text, size_t by
 /* The whole file as a string of *bytes; NULL: there is none, or *why says what is wrong. */
 static char *read_file(const char *path, size_t *bytes, const char **why)
 {
-    FILE *file = fopen(path, "rbe");
+    FILE *file;
     char *text;
 
     *why = NULL;
-    if (file == NULL) {
-        if (errno != ENOENT) *why = strerror(errno);
+    errno = 0;
+    if (gpt2_file_open(path, &file, NULL, NULL) != 0) {
+        if (errno != ENOENT) *why = errno == 0 ? "it is no regular file" : strerror(errno);
         return NULL;
     }
     text = malloc(FILE_MOST + 1);
@@ -206,25 +207,19 @@ static char *render(const gpt2_matmul_cache_t *cache, size_t *bytes)
 int gpt2_matmuls_save(gpt2_matmuls_t *set, gpt2_error_t *error)
 {
     gpt2_matmul_cache_t *cache = &set->cache;
-    char path[GPT2_PATH_MAX + 32];
+    gpt2_output_t output;
     size_t bytes = 0;
-    FILE *file;
     char *text;
     int status;
 
     if (cache->folder == NULL || !cache->is_changed) return 0;
     text = render(cache, &bytes);
     if (text == NULL) return gpt2_fail(error, "out of memory for the cache %s", cache->path);
-    (void)snprintf(path, sizeof(path), "%s.%ld.tmp", cache->path, (long)getpid());
     status = gpt2_make_folders(cache->folder, error);
-    if (status == 0) status = gpt2_file_create(path, &file, error);
+    if (status == 0) status = gpt2_output_open(&output, cache->path, error);
     if (status == 0) {
-        status = gpt2_file_write(file, path, text, bytes, error);
-        if (gpt2_file_commit(file, path, status == 0 ? error : NULL) != 0) status = -1;
-        if (status == 0 && rename(path, cache->path) != 0) {
-            status = gpt2_fail(error, "%s: cannot be written: %s", cache->path, strerror(errno));
-        }
-        if (status != 0) (void)unlink(path);
+        status = gpt2_file_write(output.file, cache->path, text, bytes, error);
+        status = gpt2_output_close(&output, status, error);
     }
     free(text);
     if (status == 0) cache->is_changed = 0;

@@ -225,18 +225,15 @@ static int arena_open(const char *folder, int which, const gpt2_layout_t *layout
                       arena_file_t *arena, gpt2_error_t *error)
 {
     const size_t wanted = layout->parameter_count * sizeof(float);
-    struct stat status;
+    size_t bytes;
 
     arena->file = NULL;
     if (gpt2_path_join(arena->path, folder, ARENA_FILES[which], error) != 0) return -1;
-    arena->file = fopen(arena->path, "rbe");
-    if (arena->file == NULL || fstat(fileno(arena->file), &status) != 0)
-        return gpt2_fail(error, "%s: %s", arena->path, strerror(errno));
-    if ((size_t)status.st_size == wanted) return 0;
+    if (gpt2_file_open(arena->path, &arena->file, &bytes, error) != 0) return -1;
+    if (bytes == wanted) return 0;
     if (gpt2_foreign_refuse(arena->file, arena->path, error) != 0) return -1;
     return gpt2_fail(error, "%s: %s: %zu bytes, its tensors have %zu", arena->path,
-                     (size_t)status.st_size < wanted ? "truncated" : "too long",
-                     (size_t)status.st_size, wanted);
+                     bytes < wanted ? "truncated" : "too long", bytes, wanted);
 }
 
 static void arena_close(arena_file_t *arena)

@@ -63,24 +63,18 @@ int gpt2_extra_commit(gpt2_extra_file_t *self, gpt2_error_t *error)
 int gpt2_extra_open(gpt2_extra_file_t *self, const char *folder,
                     const gpt2_manifest_extra_t *listed, gpt2_error_t *error)
 {
-    struct stat status;
+    size_t bytes;
 
     memset(self, 0, sizeof(*self));
     self->entry = *listed;
     self->entry.bytes = 0;
     self->entry.hash = 0;
     if (make_path(self, folder, error) != 0) return -1;
-    self->file = fopen(self->path, "rbe");
-    if (self->file == NULL || fstat(fileno(self->file), &status) != 0) {
-        (void)gpt2_fail(error, "%s: %s", self->path, strerror(errno));
-        gpt2_extra_close(self);
-        return -1;
-    }
-    if ((size_t)status.st_size == listed->bytes) return 0;
+    if (gpt2_file_open(self->path, &self->file, &bytes, error) != 0) return -1;
+    if (bytes == listed->bytes) return 0;
     gpt2_extra_close(self);
     return gpt2_fail(error, "%s: %s: %zu bytes, the manifest says %zu", self->path,
-                     (size_t)status.st_size < listed->bytes ? "truncated" : "too long",
-                     (size_t)status.st_size, listed->bytes);
+                     bytes < listed->bytes ? "truncated" : "too long", bytes, listed->bytes);
 }
 
 int gpt2_extra_read(gpt2_extra_file_t *self, void *data, size_t bytes, gpt2_error_t *error)

@@ -156,6 +156,7 @@ typedef struct text {
 /* Reads the file and checks its last line against the rest. */
 static int open_text(const char *folder, text_t *manifest, gpt2_error_t *error)
 {
+    gpt2_error_t cause;
     FILE *file;
     char *end;
     uint64_t stored;
@@ -163,11 +164,8 @@ static int open_text(const char *folder, text_t *manifest, gpt2_error_t *error)
 
     manifest->text = NULL;
     if (gpt2_path_join(manifest->path, folder, MANIFEST, error) != 0) return -1;
-    file = fopen(manifest->path, "rbe");
-    if (file == NULL) {
-        return gpt2_fail(error, "%s: %s (is %s a checkpoint?)", manifest->path, strerror(errno),
-                         folder);
-    }
+    if (gpt2_file_open(manifest->path, &file, NULL, &cause) != 0)
+        return gpt2_fail(error, "%.900s (is %.100s a checkpoint?)", cause.text, folder);
     manifest->text = malloc(MANIFEST_BYTES_MAX + 1);
     if (manifest->text == NULL) {
         (void)fclose(file);

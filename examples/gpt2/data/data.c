@@ -252,6 +252,18 @@ int gpt2_data_is_text(const gpt2_data_t *data)
     return data->shards[0].kind == TEXT;
 }
 
+int gpt2_data_has(const gpt2_data_t *data, const char *path)
+{
+    struct stat status;
+
+    if (stat(path, &status) != 0) return 0;
+    for (size_t i = 0; i < data->shard_count; i++) {
+        if (data->shards[i].device == status.st_dev && data->shards[i].inode == status.st_ino)
+            return 1;
+    }
+    return 0;
+}
+
 const char *gpt2_data_name(const gpt2_data_t *data)
 {
     return data->shards[0].path;

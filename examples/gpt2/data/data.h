@@ -33,6 +33,9 @@ uint64_t gpt2_data_count(const gpt2_data_t *data);   /* tokens of all files */
 /* Refuses two that are not of one kind, with the files' names. */
 int gpt2_data_check_kinds(const gpt2_data_t *data, const gpt2_data_t *other, gpt2_error_t *error);
 
+/* 1: path leads to one of the files. */
+int gpt2_data_has(const gpt2_data_t *data, const char *path);
+
 /* Tokens at .. at+count-1 of the stream, which must have as many. Fails where a file is gone or has
  * another length than at the start, or where a token is outside the vocabulary. */
 int gpt2_data_read(gpt2_data_t *data, uint64_t at, size_t count, int32_t *tokens,

@@ -48,11 +48,11 @@ static int read_header(FILE *file, const char *path, gpt2_shape_t *shape, int *i
 
 int gpt2_llmc_inspect(const char *path, gpt2_shape_t *shape, gpt2_error_t *error)
 {
-    FILE *file = fopen(path, "rbe");
+    FILE *file;
     int is_bf16;
     int code;
 
-    if (file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
+    if (gpt2_file_open(path, &file, NULL, error) != 0) return -1;
     code = read_header(file, path, shape, &is_bf16, error);
     (void)fclose(file);
     return code;
@@ -124,11 +124,12 @@ static int transfer_all(const transfer_t *transfer, const gpt2_model_t *model, g
 int gpt2_llmc_load(const char *path, gpt2_model_t *model, gpt2_error_t *error)
 {
     gpt2_shape_t shape;
-    transfer_t transfer = {.file = fopen(path, "rbe"), .path = path};
-    FILE *file = transfer.file;
+    transfer_t transfer = {.path = path};
+    FILE *file;
     int code;
 
-    if (file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
+    if (gpt2_file_open(path, &file, NULL, error) != 0) return -1;
+    transfer.file = file;
     code = read_header(file, path, &shape, &transfer.is_bf16, error);
     if (code == 0 && memcmp(&shape, &model->layout->shape, sizeof(shape)) != 0) {
         code = gpt2_fail(error, "%s: its shape is not this run's", path);
@@ -149,14 +150,12 @@ int gpt2_llmc_save(const char *path, const gpt2_model_t *model, int as_bf16, gpt
                                         shape->layers,  shape->heads,
                                         shape->width,   shape->vocab_padded};
     transfer_t transfer = {.path = path, .is_bf16 = as_bf16, .is_writing = 1};
-    FILE *file;
+    gpt2_output_t output;
+    int code;
 
-    if (gpt2_file_create(path, &file, error) != 0) return -1;
-    transfer.file = file;
-    if (gpt2_file_write(file, path, header, sizeof(header), error) != 0 ||
-        transfer_all(&transfer, model, error) != 0) {
-        (void)fclose(file);
-        return -1;
-    }
-    return gpt2_file_commit(file, path, error);
+    if (gpt2_output_open(&output, path, error) != 0) return -1;
+    transfer.file = output.file;
+    code = gpt2_file_write(output.file, path, header, sizeof(header), error);
+    if (code == 0) code = transfer_all(&transfer, model, error);
+    return gpt2_output_close(&output, code, error);
 }

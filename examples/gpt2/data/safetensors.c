@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "examples/gpt2/base/files.h"
 #include "examples/gpt2/base/halves.h"
@@ -177,9 +178,8 @@ static int read_config(const gpt2_safetensors_file_t *source, const gpt2_shape_t
     int code;
 
     if (config_path(path, source->path, error) != 0) return -1;
-    file = fopen(path, "rbe");
-    if (file == NULL && errno == ENOENT) return 0;
-    if (file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
+    if (access(path, F_OK) != 0 && errno == ENOENT) return 0;
+    if (gpt2_file_open(path, &file, NULL, error) != 0) return -1;
     text = malloc(CONFIG_MAX);
     if (text == NULL) {
         code = gpt2_fail(error, "out of memory for %s", path);
@@ -508,9 +508,10 @@ static int write_config(const char *path, const gpt2_shape_t *shape, gpt2_error_
 {
     char name[GPT2_PATH_MAX];
     char text[600];
+    gpt2_output_t output;
     struct stat status;
-    FILE *file;
     int length;
+    int code;
 
     if (config_path(name, path, error) != 0) return -1;
     if (stat(name, &status) == 0) return 0;
@@ -521,12 +522,9 @@ static int write_config(const char *path, const gpt2_shape_t *shape, gpt2_error_
         "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n"
         "  \"n_positions\": %d,\n  \"n_ctx\": %d,\n  \"vocab_size\": %d\n}\n",
         shape->layers, shape->heads, shape->width, shape->context, shape->context, shape->vocab);
-    if (gpt2_file_create(name, &file, error) != 0) return -1;
-    if (gpt2_file_write(file, name, text, (size_t)length, error) != 0) {
-        (void)fclose(file);
-        return -1;
-    }
-    return gpt2_file_commit(file, name, error);
+    if (gpt2_output_open(&output, name, error) != 0) return -1;
+    code = gpt2_file_write(output.file, name, text, (size_t)length, error);
+    return gpt2_output_close(&output, code, error);
 }
 
 int gpt2_safetensors_save(const char *path, const gpt2_model_t *model, int as_bf16,
@@ -536,30 +534,26 @@ int gpt2_safetensors_save(const char *path, const gpt2_model_t *model, int as_bf
     size_t bytes = 0;
     char *header = make_header(layout, as_bf16, &bytes);
     unsigned char length[8];
-    FILE *file;
+    gpt2_output_t output;
     int code;
 
     if (header == NULL) return gpt2_fail(error, "out of memory for the header of %s", path);
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)((uint64_t)bytes >> (8 * i));
-    if (gpt2_file_create(path, &file, error) != 0) {
+    if (gpt2_output_open(&output, path, error) != 0) {
         free(header);
         return -1;
     }
-    code = gpt2_file_write(file, path, length, sizeof(length), error);
-    if (code == 0) code = gpt2_file_write(file, path, header, bytes, error);
+    code = gpt2_file_write(output.file, path, length, sizeof(length), error);
+    if (code == 0) code = gpt2_file_write(output.file, path, header, bytes, error);
     free(header);
     for (size_t n = 0; n < layout->count && code == 0; n++) {
         char name[GPT2_NAME_MAX];
         int transposed;
         const size_t index = nth_tensor(layout, n, name, &transposed);
 
-        code = write_tensor(file, path, model, index, transposed, as_bf16, error);
+        code = write_tensor(output.file, path, model, index, transposed, as_bf16, error);
     }
-    if (code != 0) {
-        (void)fclose(file);
-        return -1;
-    }
-    if (gpt2_file_commit(file, path, error) != 0) return -1;
+    if (gpt2_output_close(&output, code, error) != 0) return -1;
     return write_config(path, &layout->shape, error);
 }

@@ -4,6 +4,8 @@
  * Reading order: run.c (the loop), trainer.c (a step), strategy_coordinator.c (all of libdp that
  * is used), model.h, forward.c, backward.c; kernels.h for the arithmetic.
  */
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +24,7 @@ int main(int argc, char **argv)
     int code;
     int rank;
 
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file past ulimit -f: write() then says EFBIG */
     if (gpt2_options_parse(argc, argv, &options, &error) != 0) {
         (void)fprintf(stderr, "gpt2: %s\n", error.text);
         return EXIT_USAGE;
@@ -46,6 +49,9 @@ int main(int argc, char **argv)
     }
     rank = strategy->rank;
     code = gpt2_run(&options, strategy, &error);
+    /* A full disk under the report of the run. */
+    if (code == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+        code = gpt2_fail(&error, "standard output: cannot be written: %s", strerror(errno));
     if (code != 0) (void)fprintf(stderr, "gpt2: %s\n", error.text);
     /* After a failure destroy() fails as well; its message would only repeat the first. */
     if (ops->destroy(strategy, &error) != 0 && code == 0) {

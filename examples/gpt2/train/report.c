@@ -16,7 +16,9 @@ struct gpt2_report {
     const gpt2_trainer_t *trainer; /* borrowed */
     FILE *csv;                     /* NULL: no log */
     char csv_path[GPT2_PATH_MAX];
-    double unigram; /* of the training text; 0 for tokens */
+    uint64_t csv_step;     /* the last whose row is written */
+    gpt2_error_t csv_lost; /* "": every row is */
+    double unigram;        /* of the training text; 0 for tokens */
     double bigram;
     double start;     /* of the run in this process */
     double last_time; /* of the previous progress line */
@@ -72,6 +74,7 @@ static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
     if (self->csv == NULL) {
         return gpt2_fail(error, "%s: cannot be written: %s", self->csv_path, strerror(errno));
     }
+    self->csv_step = self->trainer->first_step;
     if (!resumed || ftell(self->csv) == 0) {
         (void)fprintf(self->csv, "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,"
                                  "exposed_ms,skew_ms,forward_ms,backward_ms,optimizer_ms,other_ms,"
@@ -209,6 +212,21 @@ static void print_parts(FILE *file, const gpt2_phases_t *spent, double steps)
         (void)fprintf(file, ",%.4f", 1e3 * parts[i] / steps);
 }
 
+/* Passes the row of this step on. Where that fails, it is told at once, and no row follows the lost
+ * one; gpt2_report_end() says it again. */
+static void flush_log(gpt2_report_t *self)
+{
+    if (fflush(self->csv) == 0 && !ferror(self->csv)) {
+        self->csv_step = self->trainer->progress.step;
+        return;
+    }
+    (void)gpt2_fail(&self->csv_lost, "%s: rows after step %llu are lost: %s", self->csv_path,
+                    (unsigned long long)self->csv_step, strerror(errno));
+    gpt2_report_warn(self, self->csv_lost.text);
+    (void)fclose(self->csv);
+    self->csv = NULL;
+}
+
 void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss, double validation)
 {
     const gpt2_trainer_t *trainer;
@@ -250,7 +268,7 @@ void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss,
                       (unsigned long long)trainer->progress.skipped, rate);
         print_parts(self->csv, &spent, steps);
         (void)fprintf(self->csv, ",%.0f,%.9g,%.9g\n", spent.wire / steps, step->clip, step->scale);
-        (void)fflush(self->csv);
+        flush_log(self);
     }
     self->last_phases = trainer->phases;
     self->last_step = trainer->progress.step;
@@ -390,11 +408,11 @@ static void print_files(const gpt2_report_t *self)
     (void)printf("\n");
 }
 
-void gpt2_report_end(gpt2_report_t *self, double validation)
+int gpt2_report_end(gpt2_report_t *self, double validation, gpt2_error_t *error)
 {
     const gpt2_trainer_t *trainer;
 
-    if (self == NULL) return;
+    if (self == NULL) return 0;
     trainer = self->trainer;
     if (trainer->strategy->size > 1) {
         if (self->compared > 0) {
@@ -413,4 +431,9 @@ void gpt2_report_end(gpt2_report_t *self, double validation)
     if (trainer->phases.steps > 0) print_phases(&trainer->phases);
     print_files(self);
     (void)fflush(stdout);
+    if (self->csv != NULL && fclose(self->csv) != 0) /* where a full disk may show */
+        (void)gpt2_fail(&self->csv_lost, "%s: cannot be closed: %s", self->csv_path,
+                        strerror(errno));
+    self->csv = NULL;
+    return self->csv_lost.text[0] == '\0' ? 0 : gpt2_fail(error, "%s", self->csv_lost.text);
 }

@@ -107,6 +107,60 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_summary_t *
     return 0;
 }
 
+/* A file that a user named, and by which flag. */
+typedef struct named {
+    const char *flag;
+    const char *path;
+} named_t;
+
+/* The results of a run. files [5]; returns how many there are. */
+static size_t list_outputs(const gpt2_options_t *options, named_t *files)
+{
+    const named_t all[] = {{"csv", options->csv},
+                           {"summary", options->summary},
+                           {"samples", options->samples},
+                           {"export", options->export}};
+    size_t count = 0;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i].path != NULL) files[count++] = all[i];
+    return count;
+}
+
+/* No result may replace --init's file, or another result. */
+static int check_outputs(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    named_t files[5];
+    size_t count = list_outputs(options, files);
+    const size_t outputs = count;
+
+    if (options->init != NULL) files[count++] = (named_t){"init", options->init};
+    for (size_t i = 0; i < outputs; i++) {
+        for (size_t j = i + 1; j < count; j++) {
+            if (!gpt2_file_is_same(files[i].path, files[j].path)) continue;
+            return gpt2_fail(error, "--%s %s is the file of --%s", files[i].flag, files[i].path,
+                             files[j].flag);
+        }
+    }
+    return 0;
+}
+
+/* Nor a file of the data. */
+static int check_data_kept(const gpt2_trainer_t *trainer, gpt2_error_t *error)
+{
+    const gpt2_corpus_t *corpus = &trainer->corpus;
+    named_t files[5];
+    const size_t count = list_outputs(trainer->options, files);
+
+    for (size_t i = 0; i < count; i++) {
+        if (!gpt2_data_has(corpus->data, files[i].path) &&
+            (corpus->val_data == NULL || !gpt2_data_has(corpus->val_data, files[i].path)))
+            continue;
+        return gpt2_fail(error, "--%s %s is a file of the data", files[i].flag, files[i].path);
+    }
+    return 0;
+}
+
 /* What is made of the trained weights; rank 0's, the others help to bring them together. */
 static int use_weights(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
 {
@@ -134,8 +188,7 @@ static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double val
                       gpt2_error_t *error)
 {
     if (use_weights(trainer, report, error) != 0) return -1;
-    if (trainer->strategy->rank == 0) gpt2_report_end(report, validation);
-    return 0;
+    return gpt2_report_end(report, validation, error);
 }
 
 /* Lines of text (NULL: none), each a warning. */
@@ -175,17 +228,16 @@ static int write_samples(const gpt2_options_t *options, const gpt2_view_t *train
                          gpt2_error_t *error)
 {
     const uint64_t count = (uint64_t)(options->steps * options->batch);
-    FILE *file = NULL;
+    gpt2_output_t output;
     int code = 0;
 
-    if (gpt2_file_create(options->samples, &file, error) != 0) return -1;
+    if (gpt2_output_open(&output, options->samples, error) != 0) return -1;
     for (uint64_t i = 0; i < count && code == 0; i++) {
         const uint64_t at = gpt2_view_position(training, seed, (int)options->seq, i);
 
-        code = gpt2_file_write(file, options->samples, &at, sizeof(at), error);
+        code = gpt2_file_write(output.file, options->samples, &at, sizeof(at), error);
     }
-    if (gpt2_file_commit(file, options->samples, code == 0 ? error : NULL) != 0) return -1;
-    return code;
+    return gpt2_output_close(&output, code, error);
 }
 
 /* The same for --plan, which has no trainer. */
@@ -240,10 +292,12 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     int code = 0;
 
     if (strategy->rank == 0) say_notes(options->repeated);
-    if (options->plan) return print_plan(options, strategy, error);
-    if (strategy->rank == 0 && options->out != NULL)
+    if (strategy->rank == 0) code = check_outputs(options, error);
+    if (code == 0 && options->plan) return print_plan(options, strategy, error);
+    if (code == 0 && strategy->rank == 0 && options->out != NULL)
         code = gpt2_out_folder_open(options, &lock, error);
     if (code == 0) code = gpt2_trainer_create(options, strategy, &trainer, error);
+    if (code == 0 && strategy->rank == 0) code = check_data_kept(trainer, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_out_folder_clear(options, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_report_create(trainer, &report, error);
     if (code == 0 && strategy->rank == 0) say_notes(trainer->notes);

@@ -173,25 +173,17 @@ static void put_plan(FILE *file, const gpt2_plan_t *plan)
     (void)fprintf(file, "\"total\": %zu}", plan->total);
 }
 
-/* Replaces a file whole; text is freed. */
+/* text is freed. */
 static int write_file(const char *path, char *text, size_t bytes, gpt2_error_t *error)
 {
-    char part[GPT2_PATH_MAX];
-    FILE *file = NULL;
-    int code = 0;
+    gpt2_output_t output;
+    int code = gpt2_output_open(&output, path, error);
 
-    if ((size_t)snprintf(part, sizeof(part), "%s.new", path) >= sizeof(part))
-        code = gpt2_fail(error, "--summary: path too long");
-    if (code == 0) code = gpt2_file_create(part, &file, error);
     if (code == 0) {
-        const int written = gpt2_file_write(file, part, text, bytes, error);
-
-        code = gpt2_file_commit(file, part, written == 0 ? error : NULL);
-        if (written != 0) code = written;
+        code = gpt2_file_write(output.file, path, text, bytes, error);
+        code = gpt2_output_close(&output, code, error);
     }
     free(text);
-    if (code == 0 && rename(part, path) != 0)
-        code = gpt2_fail(error, "%s: %s", path, strerror(errno));
     return code;
 }
 
