@@ -183,7 +183,7 @@ static void files_that_lie_are_refused(void **state)
     refused(write_file("[1]", 0), "not a safetensors header, at its byte 0");
     refused(write_file("{} x", 0), "not a safetensors header");
     refused(write_file("{}", 0), "not a GPT-2");
-    refused(write_file("{}", 3), "have 0 of the 3 bytes");
+    refused(write_file("{}", 3), "no tensor has the bytes 0 to 3 of its data");
     refused(write_file("{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[1,1],"
                        "\"data_offsets\":[4,9]}}",
                        8),
@@ -194,6 +194,11 @@ static void files_that_lie_are_refused(void **state)
             "lies at 4 to 3");
     refused(write_file("{\"a\":{\"data_offsets\":[0,8]},\"b\":{\"data_offsets\":[0,8]}}", 8),
             "overlap");
+    /* A gap of the same size makes up for it. */
+    refused(write_file("{\"a\":{\"data_offsets\":[0,4]},\"b\":{\"data_offsets\":[0,4]}}", 8),
+            "overlap");
+    refused(write_file("{\"a\":{\"data_offsets\":[4,8]},\"b\":{\"data_offsets\":[0,3]}}", 8),
+            "no tensor has the bytes 3 to 4 of its data");
     refused(write_file("{\"wte.weight\":{\"shape\":[99999999999,1],\"data_offsets\":[0,8]}}", 8),
             "wte.weight is no matrix of a usable size");
     refused(write_file("{\"wte.weight\":{\"shape\":[99999999999999999999,1],"

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "examples/gpt2/base/files.h"
 #include "examples/gpt2/base/foreign.h"
@@ -18,27 +17,23 @@ int gpt2_safetensors_open(const char *path, gpt2_safetensors_file_t *source, gpt
 {
     unsigned char length_bytes[8];
     uint64_t length = 0;
-    struct stat status;
+    size_t bytes;
 
     memset(source, 0, sizeof(*source));
     source->path = path;
-    source->file = fopen(path, "rbe");
-    if (source->file == NULL) return gpt2_fail(error, "%s: %s", path, strerror(errno));
-    if (fstat(fileno(source->file), &status) != 0) {
-        return gpt2_fail(error, "%s: %s", path, strerror(errno));
-    }
+    if (gpt2_file_open(path, &source->file, &bytes, error) != 0) return -1;
     if (gpt2_foreign_refuse(source->file, path, error) != 0) return -1;
     if (gpt2_file_read(source->file, path, length_bytes, sizeof(length_bytes), error) != 0) {
         return -1;
     }
     for (int i = 7; i >= 0; i--)
         length = length << 8 | length_bytes[i];
-    if (length > HEADER_MAX || length + 8 > (uint64_t)status.st_size) {
-        return gpt2_fail(error, "%s: its header has %" PRIu64 " bytes, the file %" PRIu64, path,
-                         length, (uint64_t)status.st_size);
+    if (length > HEADER_MAX || length + 8 > bytes) {
+        return gpt2_fail(error, "%s: its header has %" PRIu64 " bytes, the file %zu", path, length,
+                         bytes);
     }
     source->header_bytes = (size_t)length;
-    source->data_bytes = (uint64_t)status.st_size - 8 - length;
+    source->data_bytes = bytes - 8 - length;
     source->header = malloc(source->header_bytes + 1);
     if (source->header == NULL) return gpt2_fail(error, "out of memory for the header of %s", path);
     return gpt2_file_read(source->file, path, source->header, source->header_bytes, error);
@@ -96,11 +91,67 @@ static int read_header_entry(gpt2_json_t *json, gpt2_safetensors_entry_t *entry)
     return 0;
 }
 
-int gpt2_safetensors_each(const gpt2_safetensors_file_t *source, gpt2_safetensors_visit_t visit,
-                          void *user, gpt2_error_t *error)
+/* Where the tensors of a header lie. */
+typedef struct extent {
+    uint64_t begin;
+    uint64_t end;
+} extent_t;
+
+typedef struct extents {
+    extent_t *list; /* [count] */
+    size_t count;
+    size_t room;
+} extents_t;
+
+static int append_extent(extents_t *extents, const gpt2_safetensors_entry_t *entry,
+                         gpt2_error_t *error)
+{
+    if (extents->count == extents->room) {
+        const size_t room = extents->room == 0 ? 256 : 2 * extents->room;
+        extent_t *larger = realloc(extents->list, room * sizeof(*larger));
+
+        if (larger == NULL) return gpt2_fail(error, "out of memory for %zu tensors", room);
+        extents->list = larger;
+        extents->room = room;
+    }
+    extents->list[extents->count++] = (extent_t){entry->begin, entry->end};
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const extent_t *left = a;
+    const extent_t *right = b;
+
+    if (left->begin != right->begin) return left->begin < right->begin ? -1 : 1;
+    return (left->end > right->end) - (left->end < right->end);
+}
+
+/* Each begins where the one before it ends, and the last one ends with the file. */
+static int check_extents(const gpt2_safetensors_file_t *source, extents_t *extents,
+                         gpt2_error_t *error)
+{
+    uint64_t at = 0;
+
+    if (extents->count > 0) qsort(extents->list, extents->count, sizeof(*extents->list), by_place);
+    for (size_t i = 0; i <= extents->count; i++) {
+        const uint64_t next = i == extents->count ? source->data_bytes : extents->list[i].begin;
+
+        if (next < at) return gpt2_fail(error, "%s: its tensors overlap", source->path);
+        if (next > at) {
+            return gpt2_fail(error,
+                             "%s: no tensor has the bytes %" PRIu64 " to %" PRIu64 " of its data",
+                             source->path, at, next);
+        }
+        if (i < extents->count) at = extents->list[i].end;
+    }
+    return 0;
+}
+
+static int walk_entries(const gpt2_safetensors_file_t *source, gpt2_safetensors_visit_t visit,
+                        void *user, extents_t *extents, gpt2_error_t *error)
 {
     gpt2_json_t json = {source->header, source->header_bytes, 0, 0};
-    uint64_t covered = 0;
     int first = 1;
 
     if (!gpt2_json_open(&json, '{')) goto refuse;
@@ -119,19 +170,24 @@ int gpt2_safetensors_each(const gpt2_safetensors_file_t *source, gpt2_safetensor
                 error, "%s: %s lies at %" PRIu64 " to %" PRIu64 ", the data has %" PRIu64 " bytes",
                 source->path, key, entry.begin, entry.end, source->data_bytes);
         }
-        covered += entry.end - entry.begin;
-        if (covered > source->data_bytes) {
-            return gpt2_fail(error, "%s: its tensors overlap", source->path);
-        }
+        if (append_extent(extents, &entry, error) != 0) return -1;
         memcpy(entry.name, key, sizeof(entry.name));
         if (visit(user, source, &entry, error) != 0) return -1;
     }
-    if (gpt2_json_end(&json) != 0) goto refuse;
-    if (covered == source->data_bytes) return 0;
-    return gpt2_fail(error, "%s: its tensors have %" PRIu64 " of the %" PRIu64 " bytes of data",
-                     source->path, covered, source->data_bytes);
+    if (gpt2_json_end(&json) == 0) return 0;
 refuse:
     return gpt2_fail(error, "%s: not a safetensors header, at its byte %zu", source->path, json.at);
+}
+
+int gpt2_safetensors_each(const gpt2_safetensors_file_t *source, gpt2_safetensors_visit_t visit,
+                          void *user, gpt2_error_t *error)
+{
+    extents_t extents = {NULL, 0, 0};
+    int code = walk_entries(source, visit, user, &extents, error);
+
+    if (code == 0) code = check_extents(source, &extents, error);
+    free(extents.list);
+    return code;
 }
 
 int gpt2_safetensors_metadata(const gpt2_safetensors_file_t *source, gpt2_json_t *json)
