@@ -61,6 +61,21 @@ number() { kill -l "$1"; }
 two_nodes="-H 127.0.0.2:1,127.0.0.3:1 --ssh $work/remote"
 
 case $case in
+nohup) # what dprun ignores, its helpers pass on to nobody
+    for flags in "-np 2" "-H localhost:1,127.0.0.1:1" "$two_nodes"; do
+        rm -f ready.*
+        # shellcheck disable=SC2086
+        env --ignore-signal=HUP "$dprun" $flags sh saver >out 2>err & job=$!
+        wait_for test -e ready.0; wait_for test -e ready.1
+        helpers=$(tree $job | grep -vx $job)
+        for pid in $helpers; do # the ranks of other nodes have their own will, as those of a login there
+            case $(cat /proc/$pid/comm 2>/dev/null) in dp*) kill -HUP $pid ;; esac
+        done
+        sleep 0.3
+        kill -TERM $job
+        [ "$flags" = "$two_nodes" ] || ends 143 'interrupted by SIGTERM at .*: ended 2 ranks within the grace time'
+        [ "$flags" != "$two_nodes" ] || ends 129 'interrupted by SIGHUP at .*: ended 2 ranks within the grace time'
+    done ;;
 tree | tree_nodes)
     [ $case = tree ] && flags="-np 2" || flags=$two_nodes
     for signal in TERM INT HUP; do

@@ -289,6 +289,15 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
+static const int requests[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+static int is_ignored(int number)
+{
+    struct sigaction old;
+
+    return sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+}
+
 static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
 {
     const struct timeval beat = {0, DP_REMOTE_BEAT_NS / 1000};
@@ -299,12 +308,11 @@ static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&heard);
-    sigaddset(&heard, SIGTERM);
-    sigaddset(&heard, SIGINT);
-    sigaddset(&heard, SIGHUP);
-    sigaddset(&heard, SIGQUIT);
-    sigfillset(
-        &all); /* whatever comes to all processes of a job ends this one by dprun's word alone */
+    for (size_t i = 0; i < DP_ARRAY_LEN(requests);
+         i++) /* not those that nohup or "&" has ignored */
+        if (!is_ignored(requests[i])) sigaddset(&heard, requests[i]);
+    /* Whatever comes to all processes of a job ends this one by dprun's word alone. */
+    sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &station->old_mask);
     station->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);
     station->base = event_base_new();
@@ -418,10 +426,9 @@ static void add_ssh_address(dp_remote_ticket_t *ticket)
 static void undo_shield(void)
 {
     static const int shielded[] = DP_SHELL_SHIELDED;
-    struct sigaction old;
 
     for (size_t i = 0; i < DP_ARRAY_LEN(shielded); i++)
-        if (sigaction(shielded[i], NULL, &old) != 0 || old.sa_handler != SIG_IGN) return;
+        if (!is_ignored(shielded[i])) return;
     for (size_t i = 0; i < DP_ARRAY_LEN(shielded); i++)
         signal(shielded[i], SIG_DFL);
 }
