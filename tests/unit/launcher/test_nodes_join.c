@@ -260,6 +260,18 @@ static void join_flags_are_checked_likewise(void **state)
     }
 }
 
+/* The rules are those of runtime/network/secret_file.c. */
+static void join_refuses_a_secret_of_all(void **state)
+{
+    (void)state;
+    set_variables("");
+    assert_int_equal(chmod(secret_path, 0606), 0);
+    assert_int_equal(plan("1/2", "a"), DP_ERR_CONFIG);
+    if (strstr(error.text, "mode 606") == NULL) fail_msg("%s", error.text);
+    assert_int_equal(chmod(secret_path, 0600), 0);
+    assert_int_equal(plan("1/2", "a"), DP_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +283,7 @@ int main(void)
         cmocka_unit_test(join_sagemaker_garbage_is_told_by_variable),
         cmocka_unit_test(join_without_any_of_them_says_what_to_say),
         cmocka_unit_test(join_flags_are_checked_likewise),
+        cmocka_unit_test(join_refuses_a_secret_of_all),
     };
 
     return cmocka_run_group_tests(tests, make_secret, remove_secret);
