@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "launcher/dptrace/timeline.h"
+#include "runtime/base/input.h"
 #include "runtime/base/trace_format.h"
 
 int dp_clocks_read(const char *directory, dp_clocks_t *clocks)
@@ -17,11 +18,12 @@ int dp_clocks_read(const char *directory, dp_clocks_t *clocks)
     char line[256];
     size_t room = 0;
     int failed = 0;
+    const char *why;
     FILE *file;
 
     memset(clocks, 0, sizeof(*clocks));
     snprintf(path, sizeof(path), "%s/clocks", directory);
-    file = fopen(path, "re");
+    file = dp_input_open(path, &why);
     if (file == NULL) return 0;
     while (!failed && fgets(line, sizeof(line), file) != NULL) {
         dp_clock_entry_t entry;

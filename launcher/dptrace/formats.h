@@ -20,14 +20,19 @@ dp_status_t dp_chrome_write(const dp_timeline_t *timeline, FILE *file);
 /* A text as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD. */
 void dp_json_string(FILE *file, const char *text);
 
-/* Opens a file beside `path`, for dp_file_close() to put in its place when all went well. */
+/* A result on its way to its path. */
 typedef struct dp_whole_file {
     FILE *file;
     const char *path; /* borrowed; "-": standard output */
-    char *temporary;
+    char *target;     /* the file behind the path, where it is a link */
+    char *temporary;  /* has the content until it is whole; NULL: the path itself has it */
 } dp_whole_file_t;
 
-dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *error);
+/* Opens a file beside `path`, for dp_file_close() to put in its place when all went well. A device,
+ * a pipe, or the file of this program's standard output is written through. `input`, the recording
+ * that is read, and the files in it where it is a folder, are refused. */
+dp_status_t dp_file_open(const char *path, const char *input, dp_whole_file_t *output,
+                         dp_error_t *error);
 dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_t *error);
 
 #endif

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/base/input.h"
+
 /* ---- Clocks --------------------------------------------------------------------------------- */
 
 /* One measurement of the offset to rank 0's clock. */
@@ -501,14 +503,14 @@ static dp_status_t read_recorders(const char *path, int is_directory, dp_timelin
 /* Reads on until fread() gives less than asked for: the path may be a pipe, which has no size. */
 static dp_status_t read_whole(const char *path, uint8_t **data, size_t *bytes, dp_error_t *error)
 {
-    FILE *file = fopen(path, "rbe");
+    const char *why = "";
+    FILE *file = dp_input_open(path, &why);
     size_t room = 0;
     int is_short_of_memory = 0;
 
     *data = NULL;
     *bytes = 0;
-    if (file == NULL)
-        return dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
+    if (file == NULL) return dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot open: %s", path, why);
     do {
         if (*bytes == room) {
             uint8_t *grown = realloc(*data, room * 2 + 65536);

@@ -99,7 +99,7 @@ static int run_merge(const arguments_t *arguments)
     }
     if (arguments->format != NULL) is_json = strcmp(arguments->format, "json") == 0;
     if (load_input(arguments, &timeline, &error) != DP_OK) return print_failure(&error);
-    status = dp_file_open(path, &output, &error);
+    status = dp_file_open(path, arguments->input, &output, &error);
     if (status == DP_OK) {
         status = is_json ? dp_chrome_write(&timeline, output.file)
                          : dp_perfetto_write(&timeline, output.file);
@@ -131,7 +131,8 @@ static int run_report(const arguments_t *arguments)
         dp_timeline_fini(&timeline);
         return print_failure(&error);
     }
-    status = dp_file_open(arguments->output != NULL ? arguments->output : "-", &output, &error);
+    status = dp_file_open(arguments->output != NULL ? arguments->output : "-", arguments->input,
+                          &output, &error);
     if (status == DP_OK) {
         if (arguments->json) {
             dp_report_json(&timeline, &analysis, output.file);
@@ -195,7 +196,7 @@ static int run_view(const arguments_t *arguments)
         dp_timeline_fini(&timeline);
         goto done;
     }
-    status = dp_file_open(path, &output, &error);
+    status = dp_file_open(path, arguments->input, &output, &error);
     if (status == DP_OK) {
         status = dp_view_write(&timeline, &analysis, arguments->input, output.file);
         status = dp_file_close(&output, status, &error);
@@ -393,6 +394,7 @@ int main(int argc, char **argv)
     const command_t *command;
     int letter, code;
 
+    signal(SIGXFSZ, SIG_IGN); /* a file past ulimit -f: write() then says EFBIG */
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;

@@ -6,7 +6,9 @@
  */
 #include "launcher/dptrace/formats.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,9 +16,63 @@
 
 #include "launcher/dptrace/proto.h"
 
-dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *error)
+static int is_same(const struct stat *left, const struct stat *right)
+{
+    return left->st_dev == right->st_dev && left->st_ino == right->st_ino;
+}
+
+/* This program's standard output or error, where that is this file: one under the same name would
+ * be another, and one opened anew would have a position of its own. Otherwise -1. */
+static int standard_stream(const struct stat *info)
+{
+    struct stat stream;
+
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &stream) == 0 && is_same(&stream, info)) return fd;
+    return -1;
+}
+
+/* 1: info is of the input, or of a recorder or the clocks in that folder. */
+static int is_of_input(const char *input, const struct stat *info)
+{
+    struct stat other;
+    struct dirent *entry;
+    int found = stat(input, &other) == 0 && is_same(&other, info);
+    DIR *folder = found ? NULL : opendir(input);
+
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL) {
+        if (strncmp(entry->d_name, "trace.", 6) != 0 && strcmp(entry->d_name, "clocks") != 0)
+            continue;
+        found = fstatat(dirfd(folder), entry->d_name, &other, 0) == 0 && is_same(&other, info);
+    }
+    if (folder != NULL) closedir(folder);
+    return found;
+}
+
+/* The new file; older: that which it replaces, or NULL. -1: errno. */
+static int open_temporary(dp_whole_file_t *output, const struct stat *older)
+{
+    const mode_t mode = older == NULL ? 0666 : older->st_mode & 0777;
+    int fd;
+
+    if (older != NULL && access(output->path, W_OK) != 0) return -1;
+    output->target = older == NULL ? strdup(output->path) : realpath(output->path, NULL);
+    if (output->target == NULL ||
+        asprintf(&output->temporary, "%s.%d.part", output->target, (int)getpid()) < 0) {
+        output->temporary = NULL;
+        return -1;
+    }
+    unlink(output->temporary); /* of an earlier process of this number */
+    fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd >= 0 && older != NULL) (void)fchmod(fd, mode); /* whatever the umask is */
+    return fd;
+}
+
+dp_status_t dp_file_open(const char *path, const char *input, dp_whole_file_t *output,
+                         dp_error_t *error)
 {
     struct stat info;
+    int is_there, stream, fd;
 
     memset(output, 0, sizeof(*output));
     output->path = path;
@@ -24,18 +80,27 @@ dp_status_t dp_file_open(const char *path, dp_whole_file_t *output, dp_error_t *
         output->file = stdout;
         return DP_OK;
     }
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        output->file = fopen(path, "we"); /* a pipe, /dev/null: nothing to rename */
-    } else if (asprintf(&output->temporary, "%s.%d.part", path, (int)getpid()) < 0) {
-        output->temporary = NULL;
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "%s: no memory", path);
-    } else {
-        output->file = fopen(output->temporary, "wbe");
+    is_there = stat(path, &info) == 0;
+    stream = is_there ? standard_stream(&info) : -1;
+    if (is_there && S_ISREG(info.st_mode) && is_of_input(input, &info)) {
+        return dp_error_set(error, DP_ERR_INVALID, "%s: is read for this, and not overwritten",
+                            path);
     }
+    if (stream >= 0) {
+        fd = fcntl(stream, F_DUPFD_CLOEXEC, 0);
+    } else if (is_there && !S_ISREG(info.st_mode)) {
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    } else {
+        fd = open_temporary(output, is_there ? &info : NULL);
+    }
+    if (fd >= 0) output->file = fdopen(fd, "wb");
     if (output->file != NULL) return DP_OK;
     dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot write: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    if (fd >= 0 && output->temporary != NULL) unlink(output->temporary);
+    free(output->target);
     free(output->temporary);
-    output->temporary = NULL;
+    memset(output, 0, sizeof(*output));
     return DP_ERR_SYSTEM;
 }
 
@@ -53,7 +118,7 @@ dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_
     }
     if (status == DP_ERR_NO_MEMORY) dp_error_set(error, status, "%s: no memory", output->path);
     if (status == DP_OK && !bad && output->temporary != NULL &&
-        rename(output->temporary, output->path) != 0) {
+        rename(output->temporary, output->target) != 0) {
         bad = 1;
         code = errno;
     }
@@ -62,8 +127,9 @@ dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_
                               strerror(code));
     }
     if (status != DP_OK && output->temporary != NULL) unlink(output->temporary);
+    free(output->target);
     free(output->temporary);
-    output->temporary = NULL;
+    output->target = output->temporary = NULL;
     return status;
 }
 

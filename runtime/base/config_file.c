@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "runtime/base/config_value.h"
+#include "runtime/base/input.h"
 
 static char *trim(char *text)
 {
@@ -53,15 +54,15 @@ dp_status_t dp_config_from_file(dp_config_t *config, const char *path, dp_error_
     char line[DP_CONFIG_TEXT_MAX + DP_CONFIG_NAME_ROOM] = "";
     dp_error_t cause = {DP_OK, ""};
     dp_status_t status = DP_OK;
-    FILE *file = fopen(path, "re");
     static const char mark[] = "\xef\xbb\xbf"; /* how editors of Windows begin a UTF-8 file */
+    const char *why = "";
+    FILE *file = dp_input_open(path, &why);
     size_t number = 1;
     size_t bytes = 0;
     int byte;
 
     if (file == NULL) {
-        return dp_error_set(error, DP_ERR_CONFIG, "%.300s: cannot be read: %s", path,
-                            strerror(errno));
+        return dp_error_set(error, DP_ERR_CONFIG, "%.300s: cannot be read: %s", path, why);
     }
     do { /* by bytes: fgets() would hide a NUL and the length of a line */
         byte = fgetc(file);

@@ -228,7 +228,7 @@ dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error
     int fd;
 
     memset(file, 0, sizeof(*file));
-    fd = open(path, O_RDONLY | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* waits for no FIFO */
     if (fd < 0)
         return dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

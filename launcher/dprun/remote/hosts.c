@@ -4,10 +4,11 @@
 #include "launcher/dprun/remote/hosts.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "runtime/base/input.h"
 
 #define SLOTS_MAX 1024
 #define NODES_MAX 4096
@@ -162,12 +163,11 @@ dp_status_t dp_hosts_read(dp_hosts_t *hosts, const char *path, dp_error_t *error
     dp_error_t cause = {DP_OK, ""};
     dp_status_t status = DP_OK;
     int number = 0;
-    FILE *file = fopen(path, "re");
+    const char *why = "";
+    FILE *file = dp_input_open(path, &why);
 
     memset(hosts, 0, sizeof(*hosts));
-    if (file == NULL) {
-        return dp_error_set(error, DP_ERR_CONFIG, "--hostfile %s: %s", path, strerror(errno));
-    }
+    if (file == NULL) return dp_error_set(error, DP_ERR_CONFIG, "--hostfile %s: %s", path, why);
     while (status == DP_OK && fgets(line, sizeof(line), file) != NULL) {
         number++;
         if (number == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0) /* a UTF-8 file of Windows */
