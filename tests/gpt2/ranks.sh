@@ -79,14 +79,17 @@ if grep -q "^.*step  *[0-9]*/" width.out; then
     exit 1
 fi
 
-# In program order, without agreement: the same sums, so the same bits.
-train dps 2 "$gpt2" $flags --out dps --strategy dps
+# In program order, without agreement: the same sums, so the same bits; and the same text in pieces.
+mkdir pieces
+split -b 3001 --additional-suffix=.txt text pieces/
+train dps 2 "$gpt2" $flags --data pieces/*.txt --out dps --strategy dps
+grep -q "data    [0-9]* files from pieces/aa.txt on" dps.out
 cmp two/checkpoint/20/weights.bin dps/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin dps/checkpoint/20/adam_v.bin
 grep -q "replicas bit-equal 20/20" dps.out
 
 # With a parameter server rank 0 sees the same average and makes the same update.
-train sps 2 "$gpt2" $flags --out sps --strategy sps
+train sps 2 "$gpt2" $flags --data pieces --out sps --strategy sps
 cmp two/checkpoint/20/weights.bin sps/checkpoint/20/weights.bin
 cmp two/checkpoint/20/adam_v.bin sps/checkpoint/20/adam_v.bin
 grep -q "replicas bit-equal 20/20" sps.out
