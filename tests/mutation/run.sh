@@ -13,7 +13,7 @@
 #
 # errors/*.patch each begin with a line on the symptom, and say in lines that begin with # more about
 # themselves: `finders: N`, programs that must find it (1); `tests: NAME...`, of the cmake build, for
-# errors outside of the protocol (TARGET:NAME where the test's program has another name);
+# errors outside of the protocol (TARGET,TARGET:NAME where the test's programs have other names);
 # `harmless: WHY`, it need not be found.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
@@ -150,10 +150,12 @@ find_error() { # ENOUGH
 
 # The same for tests of the cmake build, which lies beside the copy and is made again for each.
 find_error_in_build() { # [TARGET:]NAME...
-    local each name begin
+    local each targets name begin
     for each in "$@"; do
         name=${each##*:}
-        if ! cmake --build build --parallel "$jobs" --target "${each%%:*}" >log.build 2>&1; then
+        targets=${each%%:*}
+        # shellcheck disable=SC2086 # a list of words
+        if ! cmake --build build --parallel "$jobs" --target ${targets//,/ } >log.build 2>&1; then
             echo "does not compile"
             return
         fi

@@ -284,3 +284,57 @@ int case_large(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_free(dp, memory), DP_OK);
     return 0;
 }
+
+/* A reduce: ranks other than the root keep no result, and all know its figures, whatever travels
+ * between nodes. The sums are small whole numbers, which every type here holds exactly. */
+int case_reduce_figures(dp_context_t *dp)
+{
+    enum { COUNT = 10000, SPOILED = 9001 }; /* the third of its blocks */
+    static const struct {
+        dp_dtype_t dtype;
+        dp_wire_t wire;
+    } kinds[] = {{DP_F32, DP_WIRE_NONE},
+                 {DP_F32, DP_WIRE_FP16},
+                 {DP_F32, DP_WIRE_BF16},
+                 {DP_F16, DP_WIRE_NONE},
+                 {DP_BF16, DP_WIRE_NONE}};
+    uint32_t in[COUNT], out[COUNT];
+    const int ranks = dp_size(dp), rank = dp_rank(dp);
+
+    for (size_t k = 0; k < DP_ARRAY_LEN(kinds); k++)
+        for (int step = 0; step < 3; step++) { /* a wire knows its scale from the second on */
+            const int root = step % ranks, spoils = step == 2;
+            dp_options_t options = DP_OPTIONS_INIT;
+            dp_result_t result = DP_RESULT_INIT;
+            dp_handle_t *handle;
+            double squares = 0.0, most = 0.0;
+            char name[32];
+
+            snprintf(name, sizeof(name), "figures.%zu", k);
+            options.wire = kinds[k].wire;
+            options.prescale = 0.5;
+            options.postscale = 4.0;
+            for (size_t i = 0; i < COUNT; i++) {
+                const double sum = 2.0 * (double)(ranks * (int)(i % 7) + ranks * (ranks - 1) / 2);
+
+                case_store(kinds[k].dtype, in, i, (double)(i % 7) + rank);
+                if (spoils && i == SPOILED) continue;
+                squares += sum * sum;
+                most = sum > most ? sum : most;
+            }
+            if (spoils && rank == 0) case_store(kinds[k].dtype, in, SPOILED, (double)INFINITY);
+            EXPECT_STATUS(dp,
+                          dp_reduce(dp_world(dp), name, in, rank == root ? out : NULL, COUNT,
+                                    kinds[k].dtype, root, &options, &handle),
+                          DP_OK);
+            EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
+            EXPECT(dp, fabs(result.sum_squares - squares) <= 1e-12 * squares,
+                   "kind %zu step %d root %d: sum of squares %.17g, wanted %.17g", k, step, root,
+                   result.sum_squares, squares);
+            EXPECT(dp, result.absmax == most, "kind %zu step %d: largest %g, wanted %g", k, step,
+                   result.absmax, most);
+            EXPECT(dp, result.nonfinite == (uint64_t)spoils, "kind %zu step %d: %llu not finite", k,
+                   step, (unsigned long long)result.nonfinite);
+        }
+    return 0;
+}

@@ -259,6 +259,72 @@ int case_shards_check(dp_context_t *dp)
     return 0;
 }
 
+/* DP_CHECK finds rows that differ between copies of a model, each of which one rank keeps. */
+int case_shards_check_copies(dp_context_t *dp)
+{
+    dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
+
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "alone", dp_rank(dp), &options.group), DP_OK);
+    options.replicas = dp_world(dp);
+    for (int stage = DP_SHARD_NONE; stage <= DP_SHARD_WEIGHTS; stage++) {
+        dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
+        shard_rig_t rig = {.passes = 1};
+        const size_t bad = SHARD_GROUPS - 1;
+        const float *weights;
+        float *gradients;
+
+        options.stage = (dp_shard_stage_t)stage;
+        if (shard_rig_create(dp, &options, &rig) != 0) return 1;
+        if (dp_rank(dp) == 1) rig.rows[bad].weights[0] += 1.0f;
+        EXPECT_STATUS(dp, dp_shards_changed(rig.shards, bad), DP_OK);
+        for (size_t g = 0; g < SHARD_GROUPS; g++) {
+            EXPECT_STATUS(dp, dp_shards_wait(rig.shards, g, NULL, &weights), DP_OK);
+            EXPECT_STATUS(dp, dp_shards_release(rig.shards, g), DP_OK);
+            EXPECT_STATUS(dp, dp_shards_gradients(rig.shards, g, NULL, &gradients), DP_OK);
+            memset(gradients, 0, shard_shapes[g].count * sizeof(float));
+            EXPECT_STATUS(dp, dp_shards_ready(rig.shards, g, NULL), DP_OK);
+        }
+        EXPECT_STATUS(dp, dp_shards_sync(rig.shards, &result), DP_ERR_CHECK);
+        EXPECT_TEXT(dp, dp_error_text(dp), shard_shapes[bad].name);
+        EXPECT_TEXT(dp, dp_error_text(dp), "on rank 0");
+        EXPECT_TEXT(dp, dp_error_text(dp), "on rank 1");
+        shard_rig_destroy(&rig);
+    }
+    EXPECT_STATUS(dp, dp_group_destroy(options.group), DP_OK);
+    return 0;
+}
+
+/* No more gathers are in flight than the options allow, where ranks copy weights. */
+int case_shards_prefetch(dp_context_t *dp)
+{
+    for (int prefetch = 1; prefetch <= 3; prefetch++) {
+        dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
+        dp_shards_memory_t memory = DP_SHARDS_MEMORY_INIT;
+        dp_stats_t before = DP_STATS_INIT, after = DP_STATS_INIT;
+        shard_rig_t rig = {.passes = 1};
+        const float *weights;
+
+        options.stage = DP_SHARD_WEIGHTS;
+        options.prefetch = prefetch;
+        if (shard_rig_create(dp, &options, &rig) != 0) return 1;
+        EXPECT_STATUS(dp, dp_shards_memory_get(rig.shards, &memory), DP_OK);
+        EXPECT_STATUS(dp, dp_stats_get(dp, &before), DP_OK);
+        for (size_t g = 0; g < SHARD_GROUPS; g++)
+            EXPECT_STATUS(dp, dp_shards_gather(rig.shards, g, NULL), DP_OK);
+        EXPECT_STATUS(dp, dp_stats_get(dp, &after), DP_OK);
+        if (memory.mapped_weights == 0)
+            EXPECT(dp, after.submitted - before.submitted == (uint64_t)prefetch,
+                   "%llu gathers in flight, wanted %d",
+                   (unsigned long long)(after.submitted - before.submitted), prefetch);
+        for (size_t g = 0; g < SHARD_GROUPS; g++) {
+            EXPECT_STATUS(dp, dp_shards_wait(rig.shards, g, NULL, &weights), DP_OK);
+            EXPECT_STATUS(dp, dp_shards_release(rig.shards, g), DP_OK);
+        }
+        shard_rig_destroy(&rig);
+    }
+    return 0;
+}
+
 /* What the program leaves, with a gather in flight, dp_finalize() ends. */
 int case_shards_left(dp_context_t *dp)
 {

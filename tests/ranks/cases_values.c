@@ -18,7 +18,7 @@ static int pattern(dp_dtype_t dtype, dp_reduce_t reduce, size_t i, int rank)
     return (int)((i * 5 + (size_t)rank * 3) % 11);
 }
 
-static void store(dp_dtype_t dtype, void *data, size_t i, double value)
+void case_store(dp_dtype_t dtype, void *data, size_t i, double value)
 {
     switch (dtype) {
     case DP_U8:
@@ -79,7 +79,7 @@ void case_fill(dp_dtype_t dtype, dp_reduce_t reduce, int rank, size_t first, siz
                void *data)
 {
     for (size_t i = 0; i < dp_min(count, (size_t)PERIOD); i++)
-        store(dtype, data, i, pattern(dtype, reduce, first + i, rank));
+        case_store(dtype, data, i, pattern(dtype, reduce, first + i, rank));
     repeat(dtype, data, count);
 }
 
@@ -119,7 +119,7 @@ void case_reference(dp_dtype_t dtype, dp_reduce_t reduce, int ranks, size_t firs
                     void *data)
 {
     for (size_t i = 0; i < dp_min(count, (size_t)PERIOD); i++)
-        store(dtype, data, i, reduced(dtype, reduce, ranks, first + i));
+        case_store(dtype, data, i, reduced(dtype, reduce, ranks, first + i));
     repeat(dtype, data, count);
 }
 

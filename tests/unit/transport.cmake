@@ -10,6 +10,7 @@ target_link_options(test_transport_mailbox PRIVATE
                     -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate,--wrap=open,--wrap=read,--wrap=mincore)
 dp_test(test_transport SOURCES runtime/transport/test_transport.c LIBS dp_transport dp_group TIMEOUT 120)
 dp_test(test_transport_line SOURCES runtime/transport/test_transport_line.c LIBS dp_transport dp_group TIMEOUT 120)
+dp_test(test_transport_line_hello SOURCES runtime/transport/test_transport_line_hello.c LIBS dp_transport)
 dp_test(test_transport_unix SOURCES runtime/transport/test_transport_unix.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_shm SOURCES runtime/transport/test_transport_shm.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES runtime/transport/test_transport_death.c LIBS dp_transport TIMEOUT 60)

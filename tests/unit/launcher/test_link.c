@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "launcher/dprun/remote/seal.h"
 #include "runtime/base/kv.h"
 
 #define NODE 1
@@ -29,6 +30,7 @@ typedef struct end {
     struct event_base *base;
     dp_link_t *link;
     int is_proven, is_refused, is_turned_away;
+    int frames;    /* that have come */
     char why[256]; /* "": open */
 } end_t;
 
@@ -44,10 +46,10 @@ static int on_proven(void *context, dp_link_t *link, uint32_t node)
 
 static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields)
 {
-    (void)context;
     (void)link;
     (void)type;
     (void)fields;
+    ((end_t *)context)->frames++;
 }
 
 static void on_closed(void *context, dp_link_t *link, const char *why)
@@ -244,6 +246,115 @@ static void link_a_station_learns_that_the_secrets_differ(void **state)
     event_base_free(base);
 }
 
+/* Somebody on the way hands on the handshake, and then sends dprun its own stream. */
+static void link_frames_that_are_sent_back_are_not_delivered(void **state)
+{
+    struct event_base *base = event_base_new();
+    uint8_t bytes[DP_KV_CLIENT_HELLO_BYTES];
+    uint8_t frame[4 + 1 + 3 + DP_SEAL_EXTRA_BYTES];
+    int to_server[2];
+    int to_station[2];
+    end_t server;
+    end_t station;
+
+    (void)state;
+    connect_pair(to_server);
+    connect_pair(to_station);
+    open_server(&server, base, to_server[0]);
+    open_station(&station, base, to_station[0], &job_secret);
+    receive(base, to_server[1], bytes, DP_KV_SERVER_HELLO_BYTES);
+    assert_int_equal(send(to_station[1], bytes, DP_KV_SERVER_HELLO_BYTES, 0),
+                     DP_KV_SERVER_HELLO_BYTES);
+    receive(base, to_station[1], bytes, DP_KV_CLIENT_HELLO_BYTES);
+    assert_int_equal(send(to_server[1], bytes, DP_KV_CLIENT_HELLO_BYTES, 0),
+                     DP_KV_CLIENT_HELLO_BYTES);
+    receive(base, to_server[1], bytes, DP_PROOF_BYTES);
+    receive(base, to_server[1], bytes, DP_SEAL_HEADER_BYTES);
+    assert_int_equal(send(to_server[1], bytes, DP_SEAL_HEADER_BYTES, 0), DP_SEAL_HEADER_BYTES);
+    for (int i = 0; i < TURNS && !server.is_proven; i++)
+        turn(base);
+    dp_link_send(server.link, 1, "abc", 3);
+    receive(base, to_server[1], frame, sizeof(frame));
+    assert_int_equal(send(to_server[1], frame, sizeof(frame), 0), sizeof(frame));
+    for (int i = 0; i < TURNS && server.why[0] == '\0' && server.frames == 0; i++)
+        turn(base);
+    assert_int_equal(server.frames, 0);
+    assert_string_equal(server.why, "a frame that was tampered with");
+    dp_link_close(station.link);
+    close(to_server[1]);
+    close(to_station[1]);
+    event_base_free(base);
+}
+
+/* It begins rightly, reads the station's hello, and cannot prove that it knows the secret. */
+static void link_a_station_refuses_a_dprun_without_proof(void **state)
+{
+    const uint8_t challenge[DP_CHALLENGE_BYTES] = {7};
+    uint8_t greeting[DP_KV_SERVER_HELLO_BYTES];
+    uint8_t hello[DP_KV_CLIENT_HELLO_BYTES];
+    struct event_base *base = event_base_new();
+    end_t station;
+    int fds[2];
+
+    (void)state;
+    connect_pair(fds);
+    open_station(&station, base, fds[0], &job_secret);
+    dp_kv_server_hello_write(challenge, greeting);
+    assert_int_equal(send(fds[1], greeting, sizeof(greeting), 0), sizeof(greeting));
+    receive(base, fds[1], hello, sizeof(hello));
+    /* Its own proof would do, if the two were alike. */
+    assert_int_equal(send(fds[1], hello + 8 + DP_CHALLENGE_BYTES, DP_PROOF_BYTES, 0),
+                     DP_PROOF_BYTES);
+    assert_int_equal(send(fds[1], hello, DP_SEAL_HEADER_BYTES, 0), DP_SEAL_HEADER_BYTES);
+    for (int i = 0; i < TURNS && station.why[0] == '\0' && !station.is_proven; i++)
+        turn(base);
+    assert_false(station.is_proven);
+    assert_string_equal(station.why,
+                        "dprun's proof is wrong: another job's dprun at this address?");
+    assert_true(station.is_refused);
+    close(fds[1]);
+    event_base_free(base);
+}
+
+/* 1: what was sealed under the first purpose and challenges opens under the second ones. */
+static int opens(const char *purpose, const uint8_t *challenges, const char *as,
+                 const uint8_t *with)
+{
+    uint8_t header[DP_SEAL_HEADER_BYTES];
+    uint8_t sealed[3 + DP_SEAL_EXTRA_BYTES];
+    char plain[3];
+    dp_seal_t *seal = dp_seal_create(&job_secret, purpose, challenges, header);
+    dp_seal_t *opener = dp_seal_create_opener(&job_secret, as, with, header);
+    int code;
+
+    assert_non_null(seal);
+    assert_non_null(opener);
+    dp_seal_close(seal, "abc", 3, sealed);
+    code = dp_seal_open(opener, sealed, sizeof(sealed), plain);
+    if (code == 0) {
+        assert_memory_equal(plain, "abc", 3);
+        assert_true(dp_seal_open(opener, sealed, sizeof(sealed), plain) != 0); /* once */
+    }
+    dp_seal_destroy(seal);
+    dp_seal_destroy(opener);
+    return code == 0;
+}
+
+static void link_a_seal_is_of_one_connection_and_direction(void **state)
+{
+    const uint8_t challenges[2 * DP_CHALLENGE_BYTES] = {1};
+    uint8_t other[2 * DP_CHALLENGE_BYTES] = {1};
+
+    (void)state;
+    assert_true(opens("to", challenges, "to", other));
+    assert_false(opens("to", challenges, "from", other));
+    for (int i = 0; i < 2; i++) { /* dprun's challenge, the station's */
+        other[(i + 1) * DP_CHALLENGE_BYTES - 1] ^= 1;
+        assert_false(opens("to", challenges, "to", other));
+        other[(i + 1) * DP_CHALLENGE_BYTES - 1] ^= 1;
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +362,9 @@ int main(void)
         cmocka_unit_test(link_a_recorded_hello_is_refused_by_name),
         cmocka_unit_test(link_bytes_of_another_program_name_no_node),
         cmocka_unit_test(link_a_station_learns_that_the_secrets_differ),
+        cmocka_unit_test(link_frames_that_are_sent_back_are_not_delivered),
+        cmocka_unit_test(link_a_station_refuses_a_dprun_without_proof),
+        cmocka_unit_test(link_a_seal_is_of_one_connection_and_direction),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
