@@ -457,9 +457,25 @@ static void layout_of_124m_has_148_tensors_without_gaps(void **state)
     assert_non_null(strstr(error.text, "--width 64 is not a multiple of --heads 3"));
 }
 
+/* Up to the rate in equal steps, the first of which is one, and down to a tenth along a cosine. */
+static void learning_rate_warms_up_and_decays(void **state)
+{
+    const gpt2_optimizer_settings_t settings = {
+        .learning_rate = 8.0, .final_rate = 0.1, .warmup = 4, .steps = 14};
+
+    (void)state;
+    for (uint64_t step = 0; step < 4; step++)
+        assert_true(fabs(gpt2_learning_rate(&settings, step) - 2.0 * (double)(step + 1)) < 1e-12);
+    assert_true(fabs(gpt2_learning_rate(&settings, 4) - 8.0) < 1e-12);
+    assert_true(fabs(gpt2_learning_rate(&settings, 9) - (8.0 + 0.8) / 2) < 1e-12);
+    assert_true(fabs(gpt2_learning_rate(&settings, 14) - 0.8) < 1e-12);
+    assert_true(fabs(gpt2_learning_rate(&settings, 1000) - 0.8) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(learning_rate_warms_up_and_decays),
         cmocka_unit_test(layout_of_124m_has_148_tensors_without_gaps),
         cmocka_unit_test(oracle_gradients_match_finite_differences),
         cmocka_unit_test(gradients_match_oracle),

@@ -285,56 +285,115 @@ int case_large(dp_context_t *dp)
     return 0;
 }
 
-/* A reduce: ranks other than the root keep no result, and all know its figures, whatever travels
- * between nodes. The sums are small whole numbers, which every type here holds exactly. */
+/* Types and what travels of them between nodes. The sums of the cases below are small whole
+ * numbers, which every type here holds exactly. */
+static const struct figures_kind {
+    dp_dtype_t dtype;
+    dp_wire_t wire;
+} figures_kinds[] = {{DP_F32, DP_WIRE_NONE},
+                     {DP_F32, DP_WIRE_FP16},
+                     {DP_F32, DP_WIRE_BF16},
+                     {DP_F16, DP_WIRE_NONE},
+                     {DP_BF16, DP_WIRE_NONE}};
+
+/* Element i of each rank's input is i % 7 + rank, and one of the third block's is spoilt on rank 0
+ * in the last step, as a wire knows its scale from the second step on. */
+enum { FIGURES_COUNT = 10000, FIGURES_STEPS = 3, FIGURES_SPOILT = 9001 };
+
+static dp_options_t figures_options(size_t kind)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+
+    options.wire = figures_kinds[kind].wire;
+    options.prescale = 0.5;
+    options.postscale = 4.0;
+    return options;
+}
+
+static void figures_input(dp_context_t *dp, size_t kind, int step, size_t count, void *in)
+{
+    for (size_t i = 0; i < count; i++)
+        case_store(figures_kinds[kind].dtype, in, i,
+                   i == FIGURES_SPOILT && step + 1 == FIGURES_STEPS && dp_rank(dp) == 0
+                       ? (double)INFINITY
+                       : (double)(i % 7) + dp_rank(dp));
+}
+
+/* The figures of the sum over the first `ranks` ranks. */
+static int figures_expect(dp_context_t *dp, size_t kind, int step, size_t count, int ranks,
+                          const dp_result_t *result)
+{
+    const int is_spoilt = step + 1 == FIGURES_STEPS;
+    double squares = 0.0, most = 0.0;
+
+    for (size_t i = 0; i < count; i++) {
+        const double sum = 2.0 * (double)(ranks * (int)(i % 7) + ranks * (ranks - 1) / 2);
+
+        if (is_spoilt && i == FIGURES_SPOILT) continue;
+        squares += sum * sum;
+        most = sum > most ? sum : most;
+    }
+    EXPECT(dp, fabs(result->sum_squares - squares) <= 1e-12 * squares,
+           "kind %zu step %d: sum of squares %.17g, wanted %.17g", kind, step, result->sum_squares,
+           squares);
+    EXPECT(dp, result->absmax == most, "kind %zu step %d: largest %g, wanted %g", kind, step,
+           result->absmax, most);
+    EXPECT(dp, result->nonfinite == (uint64_t)is_spoilt, "kind %zu step %d: %llu not finite", kind,
+           step, (unsigned long long)result->nonfinite);
+    return 0;
+}
+
+/* A reduce: ranks other than the root keep no result, and all know its figures. */
 int case_reduce_figures(dp_context_t *dp)
 {
-    enum { COUNT = 10000, SPOILED = 9001 }; /* the third of its blocks */
-    static const struct {
-        dp_dtype_t dtype;
-        dp_wire_t wire;
-    } kinds[] = {{DP_F32, DP_WIRE_NONE},
-                 {DP_F32, DP_WIRE_FP16},
-                 {DP_F32, DP_WIRE_BF16},
-                 {DP_F16, DP_WIRE_NONE},
-                 {DP_BF16, DP_WIRE_NONE}};
-    uint32_t in[COUNT], out[COUNT];
-    const int ranks = dp_size(dp), rank = dp_rank(dp);
+    uint32_t in[FIGURES_COUNT], out[FIGURES_COUNT];
 
-    for (size_t k = 0; k < DP_ARRAY_LEN(kinds); k++)
-        for (int step = 0; step < 3; step++) { /* a wire knows its scale from the second on */
-            const int root = step % ranks, spoils = step == 2;
-            dp_options_t options = DP_OPTIONS_INIT;
+    for (size_t k = 0; k < DP_ARRAY_LEN(figures_kinds); k++)
+        for (int step = 0; step < FIGURES_STEPS; step++) {
+            const dp_options_t options = figures_options(k);
+            const int root = step % dp_size(dp);
             dp_result_t result = DP_RESULT_INIT;
             dp_handle_t *handle;
-            double squares = 0.0, most = 0.0;
             char name[32];
 
             snprintf(name, sizeof(name), "figures.%zu", k);
-            options.wire = kinds[k].wire;
-            options.prescale = 0.5;
-            options.postscale = 4.0;
-            for (size_t i = 0; i < COUNT; i++) {
-                const double sum = 2.0 * (double)(ranks * (int)(i % 7) + ranks * (ranks - 1) / 2);
-
-                case_store(kinds[k].dtype, in, i, (double)(i % 7) + rank);
-                if (spoils && i == SPOILED) continue;
-                squares += sum * sum;
-                most = sum > most ? sum : most;
-            }
-            if (spoils && rank == 0) case_store(kinds[k].dtype, in, SPOILED, (double)INFINITY);
+            figures_input(dp, k, step, FIGURES_COUNT, in);
             EXPECT_STATUS(dp,
-                          dp_reduce(dp_world(dp), name, in, rank == root ? out : NULL, COUNT,
-                                    kinds[k].dtype, root, &options, &handle),
+                          dp_reduce(dp_world(dp), name, in, dp_rank(dp) == root ? out : NULL,
+                                    FIGURES_COUNT, figures_kinds[k].dtype, root, &options, &handle),
                           DP_OK);
             EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
-            EXPECT(dp, fabs(result.sum_squares - squares) <= 1e-12 * squares,
-                   "kind %zu step %d root %d: sum of squares %.17g, wanted %.17g", k, step, root,
-                   result.sum_squares, squares);
-            EXPECT(dp, result.absmax == most, "kind %zu step %d: largest %g, wanted %g", k, step,
-                   result.absmax, most);
-            EXPECT(dp, result.nonfinite == (uint64_t)spoils, "kind %zu step %d: %llu not finite", k,
-                   step, (unsigned long long)result.nonfinite);
+            if (figures_expect(dp, k, step, FIGURES_COUNT, dp_size(dp), &result) != 0) return 1;
         }
+    return 0;
+}
+
+/* A reduce_scatter in which the last rank has joined: nobody keeps its row, whose figures count. */
+int case_joined_figures(dp_context_t *dp)
+{
+    enum { ROW = FIGURES_COUNT / 2, RANKS = 8 };
+    const int ranks = dp_size(dp);
+    uint32_t in[RANKS * ROW], out[ROW];
+    dp_handle_t *joined;
+
+    for (size_t k = 0; k < DP_ARRAY_LEN(figures_kinds) && dp_rank(dp) < ranks - 1; k++)
+        for (int step = 0; step < FIGURES_STEPS; step++) {
+            const dp_options_t options = figures_options(k);
+            const size_t count = (size_t)ranks * ROW;
+            dp_result_t result = DP_RESULT_INIT;
+            dp_handle_t *handle;
+            char name[32];
+
+            snprintf(name, sizeof(name), "joined.%zu", k);
+            figures_input(dp, k, step, count, in);
+            EXPECT_STATUS(dp,
+                          dp_reduce_scatter(dp_world(dp), name, in, out, ROW,
+                                            figures_kinds[k].dtype, &options, &handle),
+                          DP_OK);
+            EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
+            if (figures_expect(dp, k, step, count, ranks - 1, &result) != 0) return 1;
+        }
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), &joined), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(joined, 60.0, NULL), DP_OK);
     return 0;
 }
