@@ -6,7 +6,7 @@
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
 #   python/tests/run.sh BUILD native                             turns, programs, backend, backend_life in the form of C++, compiled first
-#   python/tests/run.sh BUILD collectives | torch | optimizer RANKS [NODES | gpu]
+#   python/tests/run.sh BUILD collectives | torch | optimizer | optimizer_table RANKS [NODES | gpu]
 #                                                              every rank runs them; gpu: on contexts with a simulated GPU,
 #                                                              with a PyTorch without CUDA, which has a runtime of its own
 #
@@ -16,7 +16,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, turns, backend, backend_life, examples, programs, types, native, suite, collectives, torch or optimizer}
+what=${2:?contract, life, turns, backend, backend_life, examples, programs, types, native, suite, collectives, torch, optimizer or optimizer_table}
 top=${here%/python/tests}
 
 python=
@@ -34,7 +34,7 @@ of_torch() { # the lowest version, as major, minor
 case $what:${4:-} in
 torch:gpu | optimizer:gpu) choose "import numpy, torch
 assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
-torch:* | optimizer:* | turns:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+torch:* | optimizer:* | optimizer_table:* | turns:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
 backend:* | backend_life:* | suite:* | examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
 native:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
 clients:*)
@@ -46,8 +46,9 @@ types:*) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install m
 esac
 export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
 export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
+export DP_CHECK_REPLICAS=1 # DistributedOptimizers compare their ranks' parameters behind each step
 case $what in
-collectives | torch | optimizer)
+collectives | torch | optimizer | optimizer_table)
     export OMP_NUM_THREADS=1 # ranks share the cores already
     if [ "${4:-}" = gpu ]; then # libdp with the plug-in, the driver and the runtime of the doubles
         export LD_LIBRARY_PATH=$build/tests/double LIBDP_PATH=$build/tests/double/libdp.so.0 DP_DEVICE=cuda DP_TEST_GPUS=1

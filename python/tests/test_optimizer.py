@@ -3,6 +3,9 @@ what is refused. Skips where there is no PyTorch.
 
     dprun -np 2 python3 python/tests/test_optimizer.py
 """
+import copy
+import gc
+import io
 import sys
 import unittest
 
@@ -36,6 +39,11 @@ def distributed(net, kind=torch.optim.AdamW, **keywords):
 
 def weights(net):
     return torch.cat([param.detach().flatten() for param in net.parameters()])
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
 
 
 class Optimizer(unittest.TestCase):
@@ -298,6 +306,205 @@ class Optimizer(unittest.TestCase):
                     optimizer.add_param_group({"params": late, "lr": 0.1})
             loss_of(net, step, self.rank).backward()
             optimizer.step()
+
+    def test_what_changes_gradients_in_flight_is_refused_in_a_sentence(self):
+        """In the first step and in later ones."""
+        if self.size == 1:
+            return
+        for keywords in ({}, {"in_place": False}, {"compression": hvd.Compression.fp16}, {"groups": 2}):
+            for steps in (0, 3):
+                net = model()
+                optimizer = distributed(net, **keywords)
+                self.train(net, optimizer, steps)
+                optimizer.zero_grad()
+                loss_of(net, 7, self.rank).backward()
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+                with self.assertRaisesRegex(AssertionError, "(bias|weight) was changed.*synchronize"):
+                    optimizer.step()
+                optimizer.zero_grad()
+                self.train(net, optimizer, 1)
+
+    @unittest.skipUnless(hasattr(torch.amp, "GradScaler"), "torch before 2.3 scales on GPUs alone")
+    def test_a_scaler_of_torch_waits_and_all_ranks_skip_alike(self):
+        for kind, options in ((torch.optim.SGD, {}), (torch.optim.AdamW, {"fused": True})):
+            for way in ("clip", "unscale", "unscale and clip"):
+                ours, theirs = model(), model()
+                keywords = {} if way == "unscale and clip" else {"clip": 0.05}
+                scaled = hvd.DistributedOptimizer(kind(ours.parameters(), lr=0.01, **options), **keywords)
+                plain = hvd.DistributedOptimizer(kind(theirs.parameters(), lr=0.01, **options), clip=0.05)
+                scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+                for step in range(5):
+                    loss = loss_of(ours, step, self.rank)
+                    if step == 3 and self.rank == self.size - 1:
+                        loss = loss * float("inf")
+                    scaled.zero_grad()
+                    scaler.scale(loss).backward()
+                    if way != "clip":
+                        scaler.unscale_(scaled)
+                    if way == "unscale and clip":
+                        torch.nn.utils.clip_grad_norm_(ours.parameters(), 0.05)
+                    scaler.step(scaled)
+                    scaler.update()
+                    if step != 3:
+                        plain.zero_grad()
+                        loss_of(theirs, step, self.rank).backward()
+                        plain.step()
+                self.assertEqual(scaler.get_scale(), 512.0)
+                torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-6)
+
+    def test_a_parameter_of_another_type_or_shape_is_reduced_as_it_is(self):
+        def rows(net):
+            net.weight.data = net.weight.data[:4].clone()
+
+        def grow(net):
+            net.weight.data = torch.cat([net.weight.data, net.weight.data])
+
+        changes = [lambda net, dtype=dtype: net.to(dtype) for dtype in (torch.float64, torch.bfloat16)]
+        if hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):  # torch before 2.1 keeps shapes with its hooks
+            changes += [rows, grow, torch.nn.Module.half]
+        for change in changes:
+            for in_place in (True, False):
+                for before in (1, 3):
+                    torch.manual_seed(0)
+                    net = torch.nn.Linear(64, 16, bias=False)
+                    optimizer = distributed(net, torch.optim.SGD, in_place=in_place)
+                    self.train_inputs(net, optimizer, range(before))
+                    change(net)
+                    self.train_inputs(net, optimizer, range(before, before + 3))
+
+    def train_inputs(self, net, optimizer, steps):
+        """Checks the gradients of each step."""
+        def loss(weight, rank, step):
+            inputs = torch.randn(4, 64, generator=torch.Generator().manual_seed(100 * step + rank))
+            return torch.nn.functional.linear(inputs.to(weight.dtype), weight).float().square().mean()
+
+        for step in steps:
+            optimizer.zero_grad()
+            loss(net.weight, self.rank, step).backward()
+            optimizer.synchronize()
+            weight = net.weight.detach().clone().requires_grad_()
+            (sum(loss(weight, rank, step) for rank in range(self.size)) / self.size).backward()
+            error = (net.weight.grad.float() - weight.grad.float()).abs().max() / weight.grad.float().abs().max()
+            self.assertLess(error.item(), 0.02 if net.weight.element_size() == 2 else 1e-5)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    def test_a_gradient_that_moves_while_it_is_reduced(self):
+        """`.grad.data = ...` frees or leaves the memory that libdp writes to."""
+        found = []
+        for moves in (False, True):
+            for in_place in (True, False):
+                net = model()
+                optimizer = distributed(net, in_place=in_place)
+                for step in range(4):
+                    optimizer.zero_grad()
+                    loss_of(net, step, self.rank).backward()
+                    if moves and self.size > 1:
+                        for param in net.parameters():
+                            param.grad.data = param.grad.data / 3
+                    optimizer.step()
+                found.append(weights(net))
+        for one in found[1:]:
+            self.assertTrue(torch.equal(found[0], one))
+
+    def test_complex_parameters_are_averaged_and_other_types_are_named(self):
+        torch.manual_seed(0)
+        values = torch.randn(3, 2, 2)
+        weight = torch.nn.Parameter(torch.view_as_complex(values.clone() * (self.rank + 1)))
+        hvd.broadcast_parameters({"weight": weight}, root_rank=0)
+        self.assertTrue(torch.equal(torch.view_as_real(weight.detach()), values))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)], clip=100.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            (weight.real * (self.rank + 1)).sum().backward()
+            optimizer.step()
+            self.assertAlmostEqual(optimizer.grad_norm, 3 ** 0.5 * 2 ** 0.5 * (self.size + 1) / 2, places=4)
+        expected = values.clone()
+        expected[..., 0] -= 3 * (self.size + 1) / 2
+        torch.testing.assert_close(torch.view_as_real(weight.detach()), expected)
+        if self.size > 1 and hasattr(torch, "float8_e4m3fn"):
+            odd = torch.nn.Parameter(torch.zeros(4, dtype=torch.float8_e4m3fn))
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([odd], lr=1.0), [("odd.weight", odd)])
+            with self.assertRaisesRegex(ValueError, "odd.weight.*float8_e4m3fn"):
+                optimizer.synchronize()
+
+    def test_replicas_are_compared(self):
+        if self.size == 1:
+            return
+        net = model()
+        optimizer = distributed(net, check=2)
+        self.train(net, optimizer, steps=4)
+        if self.rank == 1:
+            net[2].weight.data[1, 3] += 0.5
+        optimizer.zero_grad()
+        loss_of(net, 5, self.rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(net, 6, self.rank).backward()
+        with self.assertRaisesRegex(hvd.HorovodInternalError, r"differ after step 6: 2.weight.*element 11 is -?\d\.\d+ on rank 0, "
+                                    r"-?\d\.\d+ on rank 1"):
+            optimizer.step()
+
+    def test_copies_and_pickles_are_plain_optimizers(self):
+        net = model()
+        optimizer = distributed(net)
+        self.train(net, optimizer)
+        file = io.BytesIO()
+        torch.save(optimizer, file)
+        file.seek(0)
+        loaded = torch.load(file, **({"weights_only": False} if hasattr(torch, "compile") else {}))
+        for one in (loaded, copy.deepcopy(optimizer)):
+            self.assertIs(type(one), torch.optim.AdamW)
+            one.step()
+            self.assertEqual(len(one.state_dict()["state"]), 4)
+
+    def test_a_dropped_optimizer_leaves_nothing_behind(self):
+        if self.size == 1:
+            return
+        net = torch.nn.Linear(512, 512)
+        sizes = []
+        for trial in range(24):
+            optimizer = distributed(net, torch.optim.SGD)
+            self.train_inputs_of(net, optimizer)
+            del optimizer
+            gc.collect()
+            net.zero_grad(set_to_none=True)
+            sizes.append(resident())
+            if hasattr(net.weight, "_post_accumulate_grad_hooks"):
+                self.assertFalse(net.weight._post_accumulate_grad_hooks)
+        self.assertLess(sizes[-1] - sizes[7], 8 << 20, sizes)  # 16 of 1 MiB gradients, twice and more
+
+    def train_inputs_of(self, net, optimizer):
+        for step in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(2, 512)).sum().backward()
+            optimizer.step()
+
+    def test_a_state_of_some_parameters_is_broadcast_and_other_groups_are_refused(self):
+        for wrapped in (False, True):
+            net = model(self.rank)
+            optimizer = torch.optim.Adam(net.parameters(), lr=0.1 * (self.rank + 1))
+            if self.rank == 0:  # a checkpoint of a run that did not use the first layer
+                net[2](torch.ones(1, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if wrapped:
+                optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())
+            hvd.broadcast_optimizer_state(optimizer, 0)
+            every = hvd.allgather_object([(key, name, value.tolist()) for key, state in optimizer.state_dict()["state"].items()
+                                          for name, value in state.items()])
+            self.assertEqual(len(every[0]), 6)
+            self.assertTrue(all(one == every[0] for one in every))
+            self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+        if self.size == 1:
+            return
+        net = model()
+        groups = [{"params": net[0].parameters()}, {"params": net[2].parameters()}] if self.rank == 0 else net.parameters()
+        with self.assertRaisesRegex(ValueError, r"\[2, 2\] parameters on rank 0, of \[4\] on rank 1.*0.weight"):
+            hvd.broadcast_optimizer_state(hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), net.named_parameters()), 0)
+        other = torch.nn.Linear(4, 3 if self.rank == 0 else 2)
+        with self.assertRaisesRegex(ValueError, r"weight is float32 \[3, 4\] on rank 0, weight is float32 \[2, 4\] on rank 1"):
+            hvd.broadcast_optimizer_state(distributed(other), 0)
 
     def test_a_compiled_model(self):
         if not hasattr(torch, "compile"):

@@ -85,6 +85,8 @@ static const setting_t table[] = {
            "auto: launch rounds that repeat by a cached schedule, without asking; not on a GPU."),
     YES_NO("CHECK", "0", check, PLAN,
            "Checksum buffers in flight and compare weights between ranks; slow."),
+    INTEGER("CHECK_REPLICAS", "0", check_replicas, PLAN, 0, 1 << 30,
+            "Steps after which the ranks of a DistributedOptimizer (Python) compare their parameters; 0: never."),
     YES_NO("SHARED_WEIGHTS", "1", shared_weights, PLAN,
            "Ranks of a node keep one copy of weights that dp_shards_*() shares out; 0: each copies the others' rows."),
     TIME("STALL_WARN", "10s", stall_warn_ns, PLAN, 0, 24 * HOUR,

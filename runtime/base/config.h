@@ -51,6 +51,7 @@ typedef struct dp_config {
     int tree_arity;         /* TREE_ARITY: children of a rank in the negotiation tree */
     int schedule;           /* SCHEDULE off|auto: 1: repeated rounds are launched by a cached one */
     int check;              /* CHECK: checksum buffers in flight, compare parameters */
+    int check_replicas;     /* CHECK_REPLICAS: read by the front end for PyTorch */
     int shared_weights;     /* SHARED_WEIGHTS: one copy of sharded weights for a node's ranks */
     uint64_t stall_warn_ns; /* STALL_WARN: when missing ranks are named; 0: never */
     uint64_t stall_limit_ns;  /* STALL_LIMIT: when the job fails with that text; 0: never */

@@ -12,6 +12,8 @@ from typing import Any, Sequence
 import torch
 
 import dp
+from dp.arrays import shape_tag
+
 from .reduction import Repeated
 
 ALIGNMENT = 256  # bytes: a line of the cache, and more than any kernel asks for
@@ -34,20 +36,35 @@ class Found:
 
 
 class Place:
-    """Of one gradient: `view` is what `.grad` becomes."""
+    """Of one gradient: `view`, at `address`, is what `.grad` becomes."""
 
-    __slots__ = ("view", "reduction", "_flat")
+    __slots__ = ("view", "address", "reduction", "_flat", "_layout")
 
-    def __init__(self, group: dp.Group, name: str, param: Any, memory: memoryview, offset: int) -> None:
+    def __init__(self, group: dp.Group, reduce: int, name: str, param: Any, memory: memoryview, offset: int) -> None:
         self._flat = torch.frombuffer(memory, dtype=param.dtype, count=param.numel(), offset=offset)
+        self._layout = (param.dtype, param.device, param.size(), param.stride())
+        self.address = self._flat.data_ptr()
+        self.view = self._make_view()
+        self.reduction = Repeated(group, f"allreduce.{name}", self.view, reduce, shape_tag(param.shape))
+
+    def _make_view(self) -> torch.Tensor:
         # .data: no view in autograd's eyes, as older zero_grad() detaches gradients in place.
-        self.view = self._flat.as_strided(param.size(), param.stride()).data
-        self.reduction = Repeated(group, name, self._flat, dp.AVERAGE, 0)
+        return self._flat.as_strided(self._layout[2], self._layout[3]).data
+
+    def fits(self, param: Any) -> bool:
+        """Whether the parameter is what it was when the place was made: of the same type, shape and strides."""
+        return self._layout == (param.dtype, param.device, param.size(), param.stride())
+
+    def own_view(self) -> torch.Tensor:
+        """`view`, made anew where `.grad.data = ...` has given the tensor other memory."""
+        if self.view.data_ptr() != self.address:
+            self.view = self._make_view()
+        return self.view
 
     def take(self, param: Any) -> None:
         """Brings `.grad` here; zeros where there is none."""
         gradient = param.grad
-        if gradient is self.view:
+        if gradient is self.own_view():
             return
         if gradient is None:
             self.view.zero_()
@@ -57,19 +74,16 @@ class Place:
 
 
 class GradientArena:
-    """Places for the gradients of `named`: pairs (name, parameter), the same list on every rank.
+    """Places for the gradients of `named`: pairs (name, parameter).
 
     A rank that has joined counts in the averages, as zeros.
     """
 
-    def __init__(self, context: dp.Context, group: dp.Group, named: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, context: dp.Context, group: dp.Group, reduce: int, named: Sequence[tuple[str, Any]]) -> None:
         sizes = [-(-param.numel() * param.element_size() // ALIGNMENT) * ALIGNMENT for _, param in named]
         memory = context.alloc(sum(sizes))
         self.places: dict[Any, Place] = {}  # by parameter
         offset = 0
         for (name, param), size in zip(named, sizes):
-            self.places[param] = Place(group, name, param, memory, offset)
+            self.places[param] = Place(group, reduce, name, param, memory, offset)
             offset += size
-
-    def __contains__(self, param: Any) -> bool:
-        return param in self.places

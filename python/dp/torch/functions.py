@@ -8,7 +8,7 @@ from typing import Any, Iterable
 
 import torch
 
-from .ops import allgather_async, begin_all, broadcast_, broadcast_async_, synchronize_all
+from .ops import allgather_async, as_real, begin_all, broadcast_, broadcast_async_, synchronize_all
 from .runtime import ProcessSet, global_process_set, world
 
 try:
@@ -33,6 +33,7 @@ def broadcast_parameters(params: Any, root_rank: int,
     for name, tensor in pairs:
         if not isinstance(tensor, torch.Tensor):
             continue
+        tensor = as_real(tensor)
         if not tensor.is_sparse and not tensor.is_contiguous():  # as channels_last: libdp moves flat memory
             copies.append((tensor, tensor.detach().contiguous()))
             tensor = copies[-1][1]
@@ -77,65 +78,69 @@ def _load(data: torch.Tensor) -> Any:
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               model: torch.nn.Module | None = None) -> None:
-    """Makes the optimizer's state equal to the root's, options of its parameter groups included.
+    """Makes the optimizer's state equal to the root's, options of its parameter groups included. State that the root
+    lacks, as of parameters that it never used or before its first step, is dropped.
 
-    An optimizer without state makes it by one step on zero gradients, whose change of the parameters is
-    taken back. model: tells which of SGD's parameters have sparse gradients.
+    ValueError on every rank: an optimizer has other parameters than the root's. model: as Horovod's; of no use.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        # Its state is lists and closures in one dict, which only a step of the program fills.
-        raise ValueError("broadcast_optimizer_state: LBFGS has no state that can be sent before its "
-                         "first step; give all ranks the same checkpoint")
     state = optimizer.state_dict()
-    if not state["state"]:
-        _make_state(optimizer, model)
-        state = optimizer.state_dict()
-    others = {"groups": state["param_groups"],
-              "state": {group: {key: value for key, value in entries.items()
-                                if not _is_flat(value)}
-                        for group, entries in state["state"].items()}}
-    others = broadcast_object(others, root_rank, "optimizer.options")
-    tensors = {f"optimizer.{group}.{key}": value for group, entries in state["state"].items()
-               for key, value in entries.items()
-               if _is_flat(value) and key not in others["state"].get(group, {})}  # not flat on the root
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    told = broadcast_object(_describe(optimizer, state, params), root_rank, "optimizer.options")
+    problem = _misfit(told, _describe(optimizer, state, params), root_rank)
+    problems = [one for one in allgather_object(problem, "optimizer.fits") if one is not None]
+    if problems:
+        raise ValueError(f"broadcast_optimizer_state: {problems[0]}")
+    tensors = {}
+    for key, entries in told["state"].items():
+        param = params[key] if isinstance(key, int) and key < len(params) else None
+        for name, value in entries.items():
+            if not isinstance(value, _Described):
+                continue
+            if world.context.rank == root_rank:
+                entries[name] = state["state"][key][name]
+            else:
+                device = param.device if param is not None and param.device.type == value.device else "cpu"
+                entries[name] = torch.empty(value.shape, dtype=value.dtype, device=device)
+            tensors[f"optimizer.{key}.{name}"] = entries[name]
     broadcast_parameters(tensors, root_rank)
-    state["param_groups"] = others["groups"]
-    for group, entries in others["state"].items():
-        state["state"].setdefault(group, {}).update(entries)
-    optimizer.load_state_dict(state)
+    if world.context.rank != root_rank:
+        optimizer.load_state_dict({"state": told["state"], "param_groups": told["groups"]})
 
 
-def _is_flat(value: Any) -> bool:
-    """A tensor that can be broadcast; sparse ones, as SGD's momentum of sparse gradients, are pickled."""
-    return isinstance(value, torch.Tensor) and not value.is_sparse
+class _Described:
+    """A tensor of the root's state, which comes by a broadcast of its own."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device.type
 
 
-def _sparse_parameters(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> set[int]:
-    """The ids of parameters whose gradients are sparse: those of SparseAdam, which takes no others, and of the
-    model's sparse embeddings under SGD."""
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        return {id(param) for group in optimizer.param_groups for param in group["params"]}
-    if model is None or not isinstance(optimizer, torch.optim.SGD):
-        return set()
-    return {id(module.weight) for module in model.modules()
-            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse}
+def _describe(optimizer: torch.optim.Optimizer, state: dict, params: list) -> dict[str, Any]:
+    """What travels by pickle: all but dense tensors."""
+    names = getattr(optimizer, "_parameter_names", {})
+    return {"groups": state["param_groups"],
+            "params": [(str(names.get(param, i)), str(param.dtype)[6:], tuple(param.shape)) for i, param in enumerate(params)],
+            "sizes": [len(group["params"]) for group in optimizer.param_groups],
+            "state": {key: {name: _Described(value) if isinstance(value, torch.Tensor) and not value.is_sparse else value
+                            for name, value in entries.items()}
+                      for key, entries in state["state"].items()}}
 
 
-def _make_state(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
-    """One step on zero gradients; parameters are as before afterwards, and gradients that were there."""
-    saved = [(param, param.detach().clone(), param.grad) for group in optimizer.param_groups
-             for param in group["params"] if param.requires_grad]
-    sparse = _sparse_parameters(optimizer, model)
-    # A DistributedOptimizer's own step would reduce them.
-    step = getattr(optimizer, "plain_step", optimizer.step)
-    try:
-        for param, _, _ in saved:
-            zeros = torch.zeros_like(param)
-            param.grad = zeros.to_sparse() if id(param) in sparse else zeros
-        step()
-    finally:
-        for param, value, grad in saved:
-            with torch.no_grad():
-                param.copy_(value)
-            if grad is not None or id(param) in sparse:  # a dense one stays zero, and has a tensor to reduce
-                param.grad = grad
+def _misfit(root: dict[str, Any], own: dict[str, Any], root_rank: int) -> str | None:
+    """Why the root's state is not one of this rank's optimizer."""
+    here = f"rank {world.context.rank}"
+    if root["sizes"] != own["sizes"]:
+        only = [name for name, _, _ in _longer(root["params"], own["params"])]
+        missing = f"; only one of them has the parameters {', '.join(only[:8])}" if only else ""
+        return (f"parameter groups of {root['sizes']} parameters on rank {root_rank}, of {own['sizes']} on {here}"
+                f"{missing}: {', '.join(name for name, _, _ in root['params'][:8])}"
+                f"{', ...' if len(root['params']) > 8 else ''}")
+    for there, one in zip(root["params"], own["params"]):
+        if there[1:] != one[1:]:
+            return (f"parameter {there[0]} is {there[1]} {list(there[2])} on rank {root_rank}, "
+                    f"{one[0]} is {one[1]} {list(one[2])} on {here}")
+    return None
+
+
+def _longer(one: list, other: list) -> list:
+    """What the longer list has behind the end of the shorter one."""
+    return one[len(other):] or other[len(one):]

@@ -47,6 +47,12 @@ def _check(tensor: Any, operation: str) -> torch.Tensor:
     return tensor.detach()
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, in the same memory: libdp has no type for them, and copies, sums and
+    averages are the same."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 class _Operation:
     """One or several operations of libdp behind a handle, and how their results become the caller's."""
 

@@ -137,14 +137,15 @@ class Repeated:
     """The average or sum of a tensor in each step, in place and under one name: the arguments of libdp's calls are
     converted once. Of one thread at a time, which waits for it before it begins it again."""
 
-    __slots__ = ("tensor", "found", "_context", "_group", "_handle", "_source", "_target", "_arguments", "_waiting")
+    __slots__ = ("tensor", "found", "_context", "_group", "_dtype", "_shape", "_handle", "_source", "_target", "_arguments", "_waiting")
 
     def __init__(self, group: dp.Group, name: str, like: Any, reduce: int, tag: int) -> None:
-        """like: a tensor of the type and count; the others are as it is."""
+        """like: a tensor of the type and shape; the others are as it is."""
         self.tensor: Any = None  # in flight
         self.found = _c.Result()  # by the last one
         self._context = group.context
         self._group = group
+        self._dtype, self._shape = like.dtype, like.shape
         self._handle = ctypes.c_void_p()
         options = make_options(reduce, 1.0, 1.0, "default", 0, False, reduce == dp.AVERAGE, None, tag)
         self._arguments = _c.converted("dp_allreduce", group.pointer, name.encode()[:NAME_BYTES], 0, 0, like.numel(),
@@ -152,9 +153,10 @@ class Repeated:
         self._source, self._target = self._arguments[2:4]
         self._waiting = (self._handle, ctypes.c_double(SLICE_S), ctypes.byref(self.found))
 
-    def fits(self, group: dp.Group | None) -> bool:
-        """Whether it is of this group, and its world has not ended."""
-        return self._group is group and self._context._pointer is not None
+    def fits(self, group: dp.Group | None, tensor: Any) -> bool:
+        """Whether it is of this group and for tensors of this type and shape, and its world has not ended."""
+        return self._group is group and tensor.dtype is self._dtype and tensor.shape == self._shape and \
+            self._context._pointer is not None
 
     def begin(self, tensor: Any) -> None:
         """Reduces it where it lies. HorovodInternalError: it cannot be submitted."""
@@ -163,6 +165,15 @@ class Repeated:
         if status != 0:
             raise HorovodInternalError(str(errors.make(status, self._context.error_text())))
         self.tensor = tensor
+
+    def is_zero(self) -> bool:
+        """Whether the last one gave nothing but zeros, or numbers whose squares are."""
+        return self.found.sum_squares == 0.0 and self.found.nonfinite == 0
+
+    @property
+    def address(self) -> int | None:
+        """Where the last one lies."""
+        return self._source.value
 
     def __del__(self) -> None:
         if self.tensor is not None:

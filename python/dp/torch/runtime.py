@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from typing import Any, Callable
 
 import dp
@@ -153,7 +154,8 @@ class World:
         self._next_set = 1
         self.is_dynamic = False
         self._optimizers = 0
-        self.gradient_of: dict[int, Any] = {}  # by a parameter's id, in the DistributedOptimizer that has it
+        # By a parameter's id, in the DistributedOptimizer that has it.
+        self.gradient_of: Any = weakref.WeakValueDictionary()
 
     def count_optimizer(self) -> int:
         """A number for a new DistributedOptimizer: equal on all ranks, as they make the same ones."""
