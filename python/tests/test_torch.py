@@ -15,7 +15,7 @@ except ImportError:
     sys.exit(77)
 
 import dp.torch as hvd
-from dp.torch import ops
+from dp.torch import ops, runtime
 
 
 def model(seed):
@@ -377,6 +377,18 @@ class Training(unittest.TestCase):
         momentum = optimizer.state[net.weight]["momentum_buffer"]
         self.assertTrue(momentum.is_sparse)
         self.assertEqual(momentum.to_dense()[:, 0].tolist(), [0, 1, 1] + 7 * [0])
+
+    def test_names_that_never_come_again_are_forgotten(self):
+        names = hvd.global_process_set.names
+        for step in range(2 * runtime.KEPT + 10):
+            hvd.allreduce_(torch.ones(2), name=f"loss/{step}")
+        for step in range(runtime.KEPT + 10):
+            hvd.broadcast_(torch.ones(2), 0, name=f"weight/{step}")
+        self.assertLess(len(names.pending) + len(names.submissions), 2 * runtime.KEPT + 10)
+        kept = hvd.allreduce_async(torch.ones(2), name="still in flight", op=hvd.Sum)
+        for step in range(runtime.KEPT + 10):
+            hvd.allreduce_(torch.ones(2), name=f"loss/{step}")
+        self.assertEqual(hvd.synchronize(kept).tolist(), 2 * [self.size])
 
     def test_misuse_is_told(self):
         net = model(0)

@@ -18,7 +18,7 @@ from dp.handles import SLICE_S, abandon
 from dp._c import lib
 
 from .errors import HorovodInternalError
-from .runtime import ProcessSet, world
+from .runtime import KEPT, ProcessSet, world
 
 KIND = "allreduce"
 NAME_BYTES = 255  # of a tensor's name
@@ -232,6 +232,8 @@ def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: fl
         before._pointer = pointer
         return before
     reduction = names.pending[submission.name] = Reduction(context, pointer, tensor, output)
+    if len(names.pending) > KEPT:
+        names.forget_old()
     return reduction
 
 

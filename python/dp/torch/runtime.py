@@ -21,6 +21,7 @@ DYNAMIC_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
 # Names made for operations without one take turns: libdp keeps names for ever, and is quick with those
 # that it has seen.
 NAMES = 256
+KEPT = 4096  # names of which something is kept from one use to the next
 PAUSE_S = 20e-6  # between two looks whether a name is free again
 
 
@@ -113,6 +114,15 @@ class Names:
         self.pending: dict[str, Any] = {}  # what was submitted last under a name: it has done()
         self.submissions: dict[Any, Any] = {}  # reduction.py's, by the program's name or the number
 
+    def forget_old(self) -> None:
+        """Drops what is kept of the names that were used first, where nothing of them is in flight: a program may make a
+        new name in every step."""
+        for kept in (self.submissions, self.pending):
+            for key in list(kept)[:max(len(kept) - KEPT // 2, 0)]:
+                one = kept.get(key)
+                if kept is self.submissions or one is not None and one.done():
+                    kept.pop(key, None)
+
     def make(self, kind: str, name: str | None) -> str:
         """`kind.name`, or a numbered one: the same on all ranks that call in the same order."""
         if name:
@@ -132,6 +142,8 @@ class Names:
         with self._lock:
             self.check_free(name, is_given)
             submitted = self.pending[name] = Submitted(submit())
+        if len(self.pending) > KEPT:
+            self.forget_old()
         return submitted
 
     def check_free(self, name: str, is_given: bool) -> None:
