@@ -169,9 +169,10 @@ typedef enum dp_order {
 /*
  * A key-value store that the ranks of one world share, such as torch.distributed's: dp_init() finds
  * the other ranks through it. The secret of the world is among the values, so the store is for its
- * ranks alone. Each world wants keys of its own: let put and get add a prefix to them. Both are
- * called on the thread of dp_init(), never after it. They return 0, or something else for a
- * failure.
+ * ranks alone. Worlds may use one store one after the other, with the same keys; worlds side by
+ * side want prefixes of their own, which put and get add. Both are called on the thread of
+ * dp_init(), never after it. They return 0, or something else for a failure. A put replaces an
+ * earlier value.
  */
 typedef int (*dp_store_put_fn)(void *user, const char *key, const void *value, size_t bytes);
 
@@ -187,13 +188,14 @@ typedef struct dp_init_options {
     /* Both: the world is joined through this store. Both NULL: as the environment says */
     dp_store_put_fn store_put;
     dp_store_get_fn store_get;
-    void *store_user; /* their first argument */
-    int store_rank;   /* this rank, 0 .. store_ranks - 1 */
-    int store_ranks;  /* ranks in the world */
+    void *store_user;     /* their first argument */
+    int store_rank;       /* this rank, 0 .. store_ranks - 1 */
+    int store_ranks;      /* ranks in the world */
+    double store_seconds; /* for all ranks to come to the store; 0: DP_START_TIMEOUT */
 } dp_init_options_t;
 #define DP_INIT_OPTIONS_INIT                                                                       \
     {                                                                                              \
-        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT, NULL, NULL, NULL, 0, 0               \
+        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT, NULL, NULL, NULL, 0, 0, 0.0          \
     }
 
 /**

@@ -465,7 +465,8 @@ static dp_status_t make_bootstrap(const dp_init_options_t *options, const dp_con
                                         .get = options->store_get,
                                         .user = options->store_user,
                                         .rank = options->store_rank,
-                                        .size = options->store_ranks};
+                                        .size = options->store_ranks,
+                                        .seconds = options->store_seconds};
 
     if (store.put == NULL && store.get == NULL)
         return dp_bootstrap_create(config, bootstrap, error);

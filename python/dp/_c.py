@@ -52,7 +52,8 @@ OUTPUT = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 class InitOptions(Sized):
     _fields_ = [("size", c_size_t), ("error", c_void_p), ("error_bytes", c_size_t),
                 ("order", c_int), ("store_put", STORE_PUT), ("store_get", STORE_GET),
-                ("store_user", c_void_p), ("store_rank", c_int), ("store_ranks", c_int)]
+                ("store_user", c_void_p), ("store_rank", c_int), ("store_ranks", c_int),
+                ("store_seconds", c_double)]
 
 
 class Gradient(Structure):

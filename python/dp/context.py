@@ -68,7 +68,7 @@ class Context:
     """One rank of a world. Make it with dp.init(); give it back with finalize() or `with`."""
 
     def __init__(self, store: Any = None, rank: int = -1, size: int = 0,
-                 order: str = "default") -> None:
+                 order: str = "default", timeout: float = 0) -> None:
         if order not in ORDERS:
             raise errors.InvalidError(f"there is no order '{order}'; {', '.join(ORDERS)}")
         text = ctypes.create_string_buffer(ERROR_ROOM)
@@ -78,7 +78,7 @@ class Context:
         if store is not None:
             callbacks = StoreCallbacks(store)
             options.store_put, options.store_get = callbacks.put, callbacks.get
-            options.store_rank, options.store_ranks = rank, size
+            options.store_rank, options.store_ranks, options.store_seconds = rank, size, timeout
         self._pointer: int | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -326,15 +326,16 @@ def _join(caller: Caller, options: _c.InitOptions, text: Any, callbacks: StoreCa
     return pointer
 
 
-def init(store: Any = None, rank: int = -1, size: int = 0, order: str = "default") -> Context:
+def init(store: Any = None, rank: int = -1, size: int = 0, order: str = "default", timeout: float = 0) -> Context:
     """Joins the world that a launcher describes: dprun, torchrun, mpirun, srun; else a world of one.
 
     store: a key-value store that the ranks share, such as a torch.distributed.Store (anything with
     set(key, bytes), get(key) and wait([key], timedelta), or a pair of functions put(key, bytes) and
-    get(key, seconds)). Then `rank` and `size` say who this is, and no launcher is asked. Each world
-    wants keys of its own: torch.distributed.PrefixStore.
+    get(key, seconds)). Then `rank` and `size` say who this is, and no launcher is asked. Worlds may use
+    a store one after the other; worlds side by side want keys of their own: torch.distributed.PrefixStore.
+    timeout: seconds for all ranks to come to the store; 0: DP_START_TIMEOUT.
     """
-    return Context(store, rank, size, order)
+    return Context(store, rank, size, order, timeout)
 
 
 # ---- The end of the process ----------------------------------------------------------------------

@@ -66,10 +66,7 @@ class Life(unittest.TestCase):
     def test_worlds_by_a_store_follow_each_other(self):
         code, output = finish(start("""
             def rank(number, world):
-                prefix = f"{world}/"
-                store = (lambda key, value: put(prefix + key, value),
-                         lambda key, seconds: get(prefix + key, seconds))
-                with dp.init(store, number, 3) as context:
+                with dp.init((put, get), number, 3) as context:  # keys of the last world are there
                     data = np.full(5, number + 1.0)
                     context.allreduce(data).wait()
                     assert data[0] == 6.0, data
@@ -81,7 +78,7 @@ class Life(unittest.TestCase):
             try:
                 dp.init((broken, broken), 1, 2)
             except dp.SystemFailure as failure:
-                assert "dp/node/1" in str(failure) and "gone" in str(failure.__cause__), failure
+                assert "dp/world" in str(failure) and "gone" in str(failure.__cause__), failure
                 end = time.monotonic() + 30
                 while threading.active_count() > 1:
                     assert time.monotonic() < end, threading.enumerate()

@@ -55,6 +55,7 @@ typedef struct dp_bootstrap_store {
     void *user;
     int rank;
     int size;
+    double seconds; /* for all ranks to come; 0: DP_START_TIMEOUT */
 } dp_bootstrap_store_t;
 
 /* By a store; the environment's launcher is not asked. Blocks as dp_bootstrap_create() does. */

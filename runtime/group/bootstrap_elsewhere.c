@@ -10,7 +10,8 @@
  *     otherwise   address from DP_RENDEZVOUS or MASTER_ADDR, secret from DP_SECRET_FILE
  *
  * Then all ranks meet in a first exchange, which proves that they are of the same job and takes the
- * job's name from a random number of rank 0. Every wait ends at DP_START_TIMEOUT.
+ * job's name from a random number of rank 0. Every wait ends at DP_START_TIMEOUT, or when the time
+ * is over that the program gives its ranks to come to its store.
  */
 #include "runtime/group/bootstrap_internal.h"
 
@@ -24,6 +25,7 @@
 #include "runtime/base/kv.h"
 #include "runtime/base/rendezvous.h"
 #include "runtime/base/wire.h"
+#include "runtime/group/bootstrap_keys.h"
 #include "runtime/group/bootstrap_place.h"
 #include "runtime/group/bootstrap_server.h"
 #include "runtime/network/interface.h"
@@ -35,14 +37,13 @@
 #define RETRY_NS 20000000L       /* between two looks for rank 0 */
 #define ATTEMPT_NS 3000000000ull /* for one address to answer, of several or again and again */
 #define PMI_KEY "dp-rendezvous"
-#define STORE_KEY "dp/rendezvous"
-#define STORE_NODE_KEY "dp/node/%d"
 #define NONCE_BYTES 32
 
 typedef struct elsewhere {
     dp_bootstrap_t base; /* first: ops receive its address */
     dp_starter_t starter;
     const dp_bootstrap_store_t *store; /* of the kind STORE; while ranks meet */
+    dp_bootstrap_keys_t keys;          /* likewise */
     dp_log_t log;
     const char *interface; /* DP_NET_INTERFACE, while ranks meet; "": any */
     dp_kv_t *kv;
@@ -225,12 +226,6 @@ static dp_status_t search(elsewhere_t *self, find_fn find, const char *path, dp_
         pause_before_retry();
     }
     dp_format_time((int64_t)self->timeout_ns, limit, sizeof(limit));
-    if (self->store != NULL) {
-        return dp_error_set(error, DP_ERR_TIMEOUT,
-                            "rank 0 did not answer within DP_START_TIMEOUT=%s: %.200s; each world "
-                            "wants keys of its own in the store",
-                            limit, cause.text);
-    }
     return dp_error_set(error, DP_ERR_TIMEOUT,
                         "rank 0 did not come within DP_START_TIMEOUT=%s: %.200s; if nobody starts "
                         "rank 0, unset %s and %s for a world of one",
@@ -308,78 +303,50 @@ static dp_status_t meet_by_pmi(elsewhere_t *self, dp_error_t *error)
     return search(self, find_by_beacon, NULL, error);
 }
 
-static dp_status_t store_put(const elsewhere_t *self, const char *key, const char *text,
-                             dp_error_t *error)
-{
-    const int code = self->store->put(self->store->user, key, text, strlen(text));
-
-    if (code == 0) return DP_OK;
-    return dp_error_set(error, DP_ERR_SYSTEM, "the store's put of '%s' returned %d", key, code);
-}
-
-static dp_status_t store_get(const elsewhere_t *self, const char *key, char *text, size_t room,
-                             dp_error_t *error)
-{
-    const uint64_t now = dp_now_ns();
-    const uint64_t left = self->deadline_ns > now ? self->deadline_ns - now : 1;
-    size_t bytes = 0;
-    const int code =
-        self->store->get(self->store->user, key, text, room - 1, &bytes, (double)left * 1e-9);
-    char limit[32];
-
-    if (code == 0 && bytes < room) {
-        text[bytes] = '\0';
-        return DP_OK;
-    }
-    if (code == 0) {
-        return dp_error_set(error, DP_ERR_INVALID,
-                            "the store's get of '%s' gave %zu bytes where %zu fit", key, bytes,
-                            room - 1);
-    }
-    if (dp_now_ns() < self->deadline_ns)
-        return dp_error_set(error, DP_ERR_SYSTEM, "the store's get of '%s' returned %d", key, code);
-    dp_format_time((int64_t)self->timeout_ns, limit, sizeof(limit));
-    return dp_error_set(error, DP_ERR_TIMEOUT,
-                        "the store had no '%s' within DP_START_TIMEOUT=%s: did that rank start?",
-                        key, limit);
-}
-
-/* Are all ranks on rank 0's node? Then a local socket serves them and no port opens; else a port
- * must. Only rank 0 learns it. */
-static dp_status_t compare_nodes(elsewhere_t *self, dp_error_t *error)
-{
-    char key[32], node[DP_NODE_IDENTITY_TEXT];
-    dp_node_identity_t own;
-    dp_status_t status = DP_OK;
-
-    dp_node_identity_read(&own);
-    snprintf(key, sizeof(key), STORE_NODE_KEY, self->base.rank);
-    if (self->base.rank != 0) return store_put(self, key, own.node, error);
-    self->starter.is_one_node = 1;
-    for (int rank = 1; status == DP_OK && rank < self->base.size; rank++) {
-        snprintf(key, sizeof(key), STORE_NODE_KEY, rank);
-        status = store_get(self, key, node, sizeof(node), error);
-        if (status == DP_OK && strcmp(node, own.node) != 0) self->starter.is_one_node = 0;
-    }
-    return status;
-}
-
-static dp_status_t meet_by_store(elsewhere_t *self, dp_error_t *error)
+static dp_status_t lead_by_store(elsewhere_t *self, dp_error_t *error)
 {
     char text[2 * DP_BEACON_MAX + 1] = "";
-    dp_status_t status = compare_nodes(self, error);
+    dp_status_t status = dp_bootstrap_keys_lead(&self->keys, &self->starter.is_one_node, error);
 
-    if (status == DP_OK && self->base.rank == 0) {
-        status = serve_by_text(self, text, sizeof(text), error);
-        if (status == DP_OK) status = store_put(self, STORE_KEY, text, error);
-    } else if (status == DP_OK) {
-        status = store_get(self, STORE_KEY, text, sizeof(text), error);
-        if (status == DP_OK) status = dp_beacon_from_text(text, &self->beacon, error);
-    }
+    if (status == DP_OK) status = serve_by_text(self, text, sizeof(text), error);
+    if (status == DP_OK) status = dp_bootstrap_keys_put_address(&self->keys, text, error);
     explicit_bzero(text, sizeof(text));
     if (status != DP_OK) return status;
     prefer_loopback(self);
     return search(self, find_by_beacon, NULL, error);
+}
+
+/* One look. DP_ERR_TIMEOUT: no rank 0 was met; cause may say more. */
+static dp_status_t follow_once(elsewhere_t *self, dp_error_t *cause, dp_error_t *error)
+{
+    char text[2 * DP_BEACON_MAX + 1] = "";
+    dp_status_t status = dp_bootstrap_keys_find_address(&self->keys, text, sizeof(text), error);
+
+    if (status != DP_OK) return status;
+    self->beacon.address_count = 0;
+    status = dp_beacon_from_text(text, &self->beacon, error);
+    explicit_bzero(text, sizeof(text));
+    if (status != DP_OK) return status;
+    prefer_loopback(self);
+    status = connect_trusted(self, cause);
+    if (status == DP_OK) return DP_OK;
+    if (status != DP_ERR_MISMATCH && status != DP_ERR_NO_MEMORY) return DP_ERR_TIMEOUT;
+    return dp_error_set(error, status, "%s", cause->text);
+}
+
+static dp_status_t meet_by_store(elsewhere_t *self, dp_error_t *error)
+{
+    dp_error_t cause = {DP_OK, ""};
+
+    if (self->base.rank == 0) return lead_by_store(self, error);
+    for (;;) {
+        const dp_status_t status = follow_once(self, &cause, error);
+
+        if (status != DP_ERR_TIMEOUT) return status;
+        if (dp_now_ns() + RETRY_NS >= self->deadline_ns)
+            return dp_bootstrap_keys_name_late(&self->keys, 0, cause.text, error);
+        pause_before_retry();
+    }
 }
 
 static dp_status_t meet_by_file(elsewhere_t *self, dp_error_t *error)
@@ -605,8 +572,12 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     self->store = store;
     self->interface = config->net_interface;
     self->timeout_ns = config->start_timeout_ns;
-    self->deadline_ns = dp_now_ns() + config->start_timeout_ns;
-    self->base.deadline_ns = self->deadline_ns;
+    if (store != NULL)
+        self->timeout_ns = dp_bootstrap_keys_init(&self->keys, store, config->start_timeout_ns);
+    self->deadline_ns = dp_now_ns() + self->timeout_ns;
+    /* Ranks that a program leads to a store may come minutes apart. The rest begins when all have.
+     */
+    self->base.deadline_ns = store != NULL ? 0 : self->deadline_ns;
     dp_log_init(&self->log, (dp_log_level_t)config->log_level, starter->rank);
     self->log.queue = dp_log_queue_create();
     if (starter->warning[0] != '\0') dp_log_warn(&self->log, "%s", starter->warning);
@@ -616,6 +587,7 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     } else {
         status = meet_all(self, error);
     }
+    if (status == DP_OK && store != NULL) dp_bootstrap_keys_leave(&self->keys);
     if (status != DP_OK) {
         elsewhere_destroy(&self->base);
         return status;

@@ -33,6 +33,7 @@ static struct {
     entry_t entries[KEYS_MAX];
     int count;
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+static entry_t last_address; /* that a rank 0 has put there */
 
 enum flaw { NONE, PUT_FAILS, GET_FAILS, GET_IS_LONG, GET_IS_GARBAGE, NOBODY_ELSE };
 
@@ -40,33 +41,38 @@ typedef struct member {
     const char *prefix;
     int rank, ranks;
     enum flaw flaw;
+    double seconds;
     dp_status_t status;
     char error[512];
     double sum;
     pthread_t thread;
 } member_t;
 
-static int put(void *user, const char *key, const void *value, size_t bytes)
-{
-    const member_t *self = user;
-    entry_t *entry;
-
-    if (self->flaw == PUT_FAILS) return 5;
-    pthread_mutex_lock(&table.lock);
-    entry = &table.entries[table.count++];
-    snprintf(entry->key, sizeof(entry->key), "%s/%s", self->prefix, key);
-    memcpy(entry->value, value, bytes);
-    entry->bytes = bytes;
-    pthread_cond_broadcast(&table.changed);
-    pthread_mutex_unlock(&table.lock);
-    return 0;
-}
-
-static const entry_t *find(const char *name)
+static entry_t *find(const char *name)
 {
     for (int i = 0; i < table.count; i++)
         if (strcmp(table.entries[i].key, name) == 0) return &table.entries[i];
     return NULL;
+}
+
+static int put(void *user, const char *key, const void *value, size_t bytes)
+{
+    const member_t *self = user;
+    entry_t *entry;
+    char name[96];
+
+    if (self->flaw == PUT_FAILS) return 5;
+    pthread_mutex_lock(&table.lock);
+    snprintf(name, sizeof(name), "%s/%s", self->prefix, key);
+    entry = find(name);
+    if (entry == NULL) entry = &table.entries[table.count++];
+    memcpy(entry->key, name, sizeof(name));
+    memcpy(entry->value, value, bytes);
+    entry->bytes = bytes;
+    if (bytes > 0 && strstr(key, "/rendezvous") != NULL) last_address = *entry;
+    pthread_cond_broadcast(&table.changed);
+    pthread_mutex_unlock(&table.lock);
+    return 0;
 }
 
 static int get(void *user, const char *key, void *value, size_t room, size_t *bytes, double seconds)
@@ -115,6 +121,7 @@ static void *join_world(void *argument)
     options.store_user = self;
     options.store_rank = self->rank;
     options.store_ranks = self->ranks;
+    options.store_seconds = self->seconds;
     self->status = dp_init(&options, &dp);
     if (self->status != DP_OK) return NULL;
     if (dp_rank(dp) != self->rank || dp_size(dp) != self->ranks) self->status = DP_ERR_CHECK;
@@ -126,15 +133,18 @@ static void *join_world(void *argument)
     return NULL;
 }
 
+static void start_rank(member_t *members, const char *prefix, int rank, int ranks, double seconds)
+{
+    member_t *member = &members[rank];
+
+    *member = (member_t){.prefix = prefix, .rank = rank, .ranks = ranks, .seconds = seconds};
+    assert_int_equal(pthread_create(&member->thread, NULL, join_world, member), 0);
+}
+
 static void start_world(member_t *members, const char *prefix, int ranks)
 {
-    memset(members, 0, (size_t)ranks * sizeof(*members));
-    for (int i = 0; i < ranks; i++) {
-        members[i].prefix = prefix;
-        members[i].rank = i;
-        members[i].ranks = ranks;
-        assert_int_equal(pthread_create(&members[i].thread, NULL, join_world, &members[i]), 0);
-    }
+    for (int i = 0; i < ranks; i++)
+        start_rank(members, prefix, i, ranks, 0);
 }
 
 static void end_world(member_t *members, int ranks)
@@ -201,27 +211,61 @@ static void expect_failure(int rank, int ranks, enum flaw flaw, dp_status_t stat
 
 static void store_failures_are_told(void **state)
 {
+    member_t other = {.prefix = "broken"};
+
     (void)state;
     setenv("DP_START_TIMEOUT", "300ms", 1);
-    expect_failure(0, 2, NOBODY_ELSE, DP_ERR_TIMEOUT, "no 'dp/node/1' within DP_START_TIMEOUT");
-    expect_failure(1, 2, PUT_FAILS, DP_ERR_SYSTEM, "put of 'dp/node/1' returned 5");
-    expect_failure(0, 2, GET_FAILS, DP_ERR_SYSTEM, "get of 'dp/node/1' returned 7");
-    expect_failure(1, 2, GET_IS_LONG, DP_ERR_INVALID, "get of 'dp/rendezvous' gave");
-    expect_failure(1, 2, NOBODY_ELSE, DP_ERR_TIMEOUT, "no 'dp/rendezvous' within");
-    assert_int_equal(put(&(member_t){.prefix = "broken"}, "dp/rendezvous", "x", 1), 0);
+    expect_failure(0, 2, NOBODY_ELSE, DP_ERR_TIMEOUT,
+                   "rank 1 did not come to the store within DP_START_TIMEOUT=300ms: did it start?");
+    expect_failure(0, 2, PUT_FAILS, DP_ERR_SYSTEM, "put of 'dp/world' returned 5");
+    expect_failure(1, 2, GET_FAILS, DP_ERR_SYSTEM, "get of 'dp/world' returned 7");
+    expect_failure(1, 2, GET_IS_LONG, DP_ERR_INVALID, "get of 'dp/world' gave");
+    expect_failure(1, 2, NOBODY_ELSE, DP_ERR_TIMEOUT, "rank 0 did not come to the store within");
+    assert_int_equal(put(&other, "dp/world", "x", 1), 0);
+    expect_failure(1, 2, NONE, DP_ERR_TIMEOUT, "rank 0 did not come to the store within");
+    assert_int_equal(put(&other, "dp/gg/rendezvous", "x", 1), 0);
+    assert_int_equal(put(&other, "dp/world", "gg", 2), 0);
     expect_failure(1, 2, GET_IS_GARBAGE, DP_ERR_SYSTEM, "rank 1 of 2 (store)");
 }
 
-/* Keys of a world that is over: its rank 0 does not answer any more. */
-static void store_keys_of_an_old_world_are_told(void **state)
+/* Worlds that meet under the same keys, with either rank first; at last with those that ranks left
+ * who ended while they met: a name, an address where nobody is, and a node that is another one now.
+ */
+static void store_keys_serve_one_world_after_another(void **state)
 {
+    const struct timespec pause = {0, 100000000};
+    member_t members[2], other = {.prefix = "again"};
+
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        const int first = round % 2;
+
+        start_rank(members, "again", first, 2, 60);
+        nanosleep(&pause, NULL);
+        start_rank(members, "again", 1 - first, 2, 60);
+        end_world(members, 2);
+        if (round < 3) continue;
+        put(&other, "dp/world", "left", 4);
+        put(&other, "dp/left/node/1", "elsewhere", 9);
+        put(&other, "dp/left/rendezvous", last_address.value, last_address.bytes);
+    }
+}
+
+/* The program's own limit holds for the meeting: the other rank comes later than DP_START_TIMEOUT.
+ */
+static void store_ranks_may_come_late(void **state)
+{
+    const struct timespec late = {1, 500000000};
     member_t members[2];
 
     (void)state;
-    start_world(members, "broken", 2);
-    end_world(members, 2);
     setenv("DP_START_TIMEOUT", "1s", 1);
-    expect_failure(1, 2, NONE, DP_ERR_TIMEOUT, "each world wants keys of its own");
+    for (int first = 0; first < 2; first++) {
+        start_rank(members, "late", first, 2, 60);
+        nanosleep(&late, NULL);
+        start_rank(members, "late", 1 - first, 2, 60);
+        end_world(members, 2);
+    }
 }
 
 static void store_arguments_are_checked(void **state)
@@ -253,7 +297,8 @@ int main(void)
         cmocka_unit_test_setup(store_worlds_follow_each_other, empty_table),
         cmocka_unit_test_setup(store_worlds_live_side_by_side, empty_table),
         cmocka_unit_test_setup(store_failures_are_told, empty_table),
-        cmocka_unit_test_setup(store_keys_of_an_old_world_are_told, empty_table),
+        cmocka_unit_test_setup(store_keys_serve_one_world_after_another, empty_table),
+        cmocka_unit_test_setup(store_ranks_may_come_late, empty_table),
         cmocka_unit_test_setup(store_arguments_are_checked, empty_table),
     };
 
