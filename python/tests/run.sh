@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
-#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | examples | programs | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | failures | examples | programs | types  alone; they start ranks themselves
 #   python/tests/run.sh BUILD clients                            frameworks beside gloo, those of $CLIENTS_PYTHON or build-clients/
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
-#   python/tests/run.sh BUILD native                             turns, programs, backend, backend_life in the form of C++, compiled first
 #   python/tests/run.sh BUILD collectives | torch | optimizer | optimizer_table RANKS [NODES | gpu]
 #                                                              every rank runs them; gpu: on contexts with a simulated GPU,
 #                                                              with a PyTorch without CUDA, which has a runtime of its own
@@ -16,7 +15,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, turns, backend, backend_life, examples, programs, types, native, suite, collectives, torch, optimizer or optimizer_table}
+what=${2:?contract, life, turns, backend, backend_life, failures, examples, programs, types, suite, collectives, torch, optimizer or optimizer_table}
 top=${here%/python/tests}
 
 python=
@@ -34,9 +33,9 @@ of_torch() { # the lowest version, as major, minor
 case $what:${4:-} in
 torch:gpu | optimizer:gpu) choose "import numpy, torch
 assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
-torch:* | optimizer:* | optimizer_table:* | turns:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
-backend:* | backend_life:* | suite:* | examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;;
-native:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+torch:* | optimizer:* | optimizer_table:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+turns:* | backend:* | backend_life:* | failures:* | suite:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;; # FSDP2 on CPUs
 clients:*)
     for python in ${CLIENTS_PYTHON:+"$CLIENTS_PYTHON"} "$top/build-clients/bin/python"; do [ ! -x "$python" ] || break; done
     "$python" -c "$(of_torch 2,14)" >/dev/null 2>&1 || { echo "run.sh: clients: no Python here has the frameworks (CLIENTS_PYTHON)"; exit 77; } ;;
@@ -47,6 +46,16 @@ esac
 export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
 export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 export DP_CHECK_REPLICAS=1 # DistributedOptimizers compare their ranks' parameters behind each step
+# A cache of this build's, so that nothing of the user's is used or written.
+export XDG_CACHE_HOME=$build/python-cache
+mkdir -p "$XDG_CACHE_HOME"
+case $what in turns | backend | backend_life | failures | suite | examples | front | clients) compiles=yes ;; *) compiles= ;; esac
+[ $what != programs ] || "$python" -m dp.torch.native >/dev/null 2>&1 # where this PyTorch takes it
+if [ "$compiles" ] && ! reason=$("$python" -m dp.torch.native 2>&1); then
+    echo "run.sh: $what: $reason"
+    case $reason in *"there is no"*) exit 77 ;; esac
+    exit 1
+fi
 case $what in
 collectives | torch | optimizer | optimizer_table)
     export OMP_NUM_THREADS=1 # ranks share the cores already
@@ -56,20 +65,15 @@ collectives | torch | optimizer | optimizer_table)
         exec "$DPRUN" -np "${3:-2}" --share-gpu "$python" "$here/test_$what.py" --failfast
     fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
-suite) exec "$python" "$here/torch_suite.py" --form python --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | turns | backend | backend_life | examples | programs | clients) exec "$python" "$here/test_$what.py" ;;
+suite) exec "$python" "$here/torch_suite.py" --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
+contract | life | turns | backend | backend_life | failures | examples | programs | clients) exec "$python" "$here/test_$what.py" ;;
 front)
-    logs=$(mktemp -d) && LIBDP_TORCH=python PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
+    logs=$(mktemp -d) && PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
         --seconds 850 --results "$logs"
     code=$?
     [ $code = 0 ] || tail -n 40 "$logs"/*.log
     rm -rf "$logs"
     exit $code ;;
-native)
-    # A cache of this build's, so that nothing of the user's is used or written.
-    export XDG_CACHE_HOME=$build/python-cache LIBDP_TORCH=native
-    mkdir -p "$XDG_CACHE_HOME"
-    "$python" -m dp.torch.native && "$python" "$here/test_turns.py" && "$python" "$here/test_programs.py" && "$python" "$here/test_backend.py" && exec "$python" "$here/test_backend_life.py" ;;
 types) # of the package's hints
     checker=mypy
     command -v mypy >/dev/null || checker="$python -m mypy"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast the Python package is: libdp beside gloo and Horovod on one machine, two ranks.
 
-    python/tests/speed.py [BUILD] [--only NAME] [--form native|python] [--table]
+    python/tests/speed.py [BUILD] [--only NAME] [--table]
 
 Prints each figure as it comes, with its goal, and at the end which goals are met; a figure is the median of
 rank 0, of single calls where they take microseconds. Takes some four minutes, of which `link` is one. Run it by hand on an idle machine: two jobs on one
@@ -99,7 +99,7 @@ class Report:
             return
         if "figure" not in row:
             self.versions = row
-            print(f"PyTorch {row['torch']}, the backend's form: {row['form']}", flush=True)
+            print(f"PyTorch {row['torch']}", flush=True)
             return
         self.rows.append(row)
         figure = FIGURES[row["figure"]]
@@ -188,7 +188,7 @@ def over_link(build, environment, report):
     link = Link(os.path.join(build, "tests", "link_relay"))
     try:
         link.open()
-        ranks = link.environments({name: environment[name] for name in ("PYTHONPATH", "LIBDP_PATH", "LIBDP_TORCH")}
+        ranks = link.environments({name: environment[name] for name in ("PYTHONPATH", "LIBDP_PATH")}
                                   | {"DP_WIRE": "fp16"})
         outputs = run_all(link.commands([sys.executable, WAYS, "--init-method", "env://", "link"]), LIMIT, ranks)
         print(f"link: {link.shape}", flush=True)
@@ -205,12 +205,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", nargs="?", default="build", help="a build folder (build)")
     parser.add_argument("--only", choices=ALL, action="append", help="these figures alone; may be repeated")
-    parser.add_argument("--form", choices=("native", "python"), default="",
-                        help="of the backend: of C++, compiled first where it is not yet, or of Python")
     parser.add_argument("--table", action="store_true", help="at the end all figures as a Markdown table")
     args = parser.parse_args()
     build, names, report = os.path.abspath(args.build), args.only or ALL, Report()
-    environment = {**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1", "LIBDP_TORCH": args.form,
+    environment = {**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
                    "LIBDP_PATH": os.path.join(build, "libdp.so.0")}
     about = machine.describe(os.path.dirname(PACKAGE), {})
     about["Python"] = sys.version.split()[0]
@@ -229,8 +227,8 @@ def main():
     print(report.goals())
     if args.table:
         print(f"\n{datetime.date.today():%-d %B %Y}, revision {about['revision']}, {about['processor']}, "
-              f"{about['system']}, Python {about['Python']}, PyTorch {report.versions.get('torch', '?')}, the "
-              f"backend's form of {report.versions.get('form', '?')}, two ranks; load {about['load at the start']} "
+              f"{about['system']}, Python {about['Python']}, PyTorch {report.versions.get('torch', '?')}, "
+              f"two ranks; load {about['load at the start']} "
               f"at the start\n\n{report.table()}")
     return status
 

@@ -71,9 +71,7 @@ class Ways:
         self.ours = dist.group.WORLD
         self.gloo = dist.new_group(backend="gloo")
         if rank == 0:
-            form = type(self.ours._get_backend(torch.device("cpu"))).__name__
-            print(json.dumps({"torch": torch.__version__,
-                              "form": "Python" if form == "DpBackend" else "C++"}), flush=True)
+            print(json.dumps({"torch": torch.__version__}), flush=True)
 
     def hvd(self):
         """Horovod's API in its own world, which dprun describes."""

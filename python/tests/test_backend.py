@@ -1,8 +1,5 @@
 """torch.distributed over libdp, with what users build on it: DDP and FSDP2. Starts its own ranks; skips
-where there is no PyTorch of 2.14 or later. test_backend_life.py has what goes wrong, and ends.
-
-It tests the form of Python. `LIBDP_TORCH=native` in the environment tests the one of C++ instead, from
-torch 2.4 on, and compiles it where that was not done.
+where there is no PyTorch of 2.4 or later. test_backend_life.py has what goes wrong, and ends.
 """
 import os
 import random
@@ -12,11 +9,9 @@ import socket
 import sys
 import tempfile
 import time
-import types
 import unittest
-import unittest.mock
 
-from torch_ranks import ENVIRONMENT, FORM, LIMIT, MINIMUM, PACKAGE, VERSION, Forker, has_backend, torch, world
+from torch_ranks import ENVIRONMENT, LIMIT, MINIMUM, PACKAGE, VERSION, Forker, has_backend, torch, world
 
 COLLECTIVES = """
 x = torch.full((3, 4), here + 1.0)
@@ -124,17 +119,14 @@ print("passed")
 """
 # Groups that are split from the world: some of its ranks, and all of them in another order.
 SPLIT = """
-if here in (0, ranks - 1) or os.environ["LIBDP_TORCH"] == "native":
-    last = dist.split_group(split_ranks=[[ranks - 1, 0]])
-else:
-    fails(lambda: dist.split_group(split_ranks=[[ranks - 1, 0]]), f"rank {here} is in none of the new groups")
+last = dist.split_group(split_ranks=[[ranks - 1, 0]])
 if here in (0, ranks - 1):
     assert dist.get_rank(last) == (here == 0)
     value = torch.tensor([here])
     dist.broadcast(value, group=last, group_src=0)
     assert value.item() == ranks - 1, value
     dist.destroy_process_group(last)
-elif os.environ["LIBDP_TORCH"] == "native":
+else:
     assert last is dist.GroupMember.NON_GROUP_MEMBER, last
 # A group whose ranks are not in the order of the world's.
 turned = dist.split_group(split_ranks=[list(reversed(range(ranks)))]) if ranks > 1 else None
@@ -163,11 +155,10 @@ fails(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float32 if here else tor
 fails((lambda: dist.broadcast(torch.ones(2), 0)) if here else (lambda: dist.all_reduce(torch.ones(2))),
       "broadcast", "allreduce")
 fails(lambda: dist.broadcast(torch.ones(2), here), "root", "0 on rank 0", "1 on rank 1")
-words = ("can take 4", "6 come") if os.environ["LIBDP_TORCH"] == "native" else ("3 elements came", "room for 2")
-fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), *words)
+fails(lambda: dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3)), "can take 4", "6 come")
 wrong = dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(3), async_op=True)
-fails(wrong.wait, *words)
-fails(wrong.wait, *words)  # and again
+fails(wrong.wait, "can take 4", "6 come")
+fails(wrong.wait, "can take 4", "6 come")  # and again
 fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2 + here,))), "tag")
 fails(lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,)), op=dist.ReduceOp.MAX), "only sum")
 x = torch.ones(2)
@@ -263,7 +254,6 @@ assert here != 0 or sums[1] == complex(ranks * (ranks - 1) / 2, ranks), sums
 dist.destroy_process_group()
 print("passed")
 """
-# What torch's holder of a Work in Python does not forward.
 WORKS = """
 x = torch.ones(3)
 if here == 0:
@@ -564,7 +554,7 @@ class Slurm(unittest.TestCase):
         port = next(port for port in range(16000, 25000) if is_free(port))
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "OMPI_"))
                    and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
-        step = {**outside, **ENVIRONMENT, **STEP, "LIBDP_TORCH": FORM, "SLURM_STEP_NUM_TASKS": "2",
+        step = {**outside, **ENVIRONMENT, **STEP, "SLURM_STEP_NUM_TASKS": "2",
                 "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(port - 15000), "WORLD_SIZE": "2"}
         tasks = [Forker.only().fork(TASK, ["-c"], {**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
                  for rank in range(2)]
@@ -606,7 +596,7 @@ class Backend(unittest.TestCase):
                 file.write("Metadata-Version: 2.1\nName: libdp\nVersion: 0\n")
             with open(os.path.join(about, "entry_points.txt"), "w") as file:
                 file.write(f"[torch.distributed.backends]\ndp = {value}\n")
-            alone = Forker.only().fork(ALONE, ["-c", folder], {**os.environ, **ENVIRONMENT, "LIBDP_TORCH": FORM})
+            alone = Forker.only().fork(ALONE, ["-c", folder], {**os.environ, **ENVIRONMENT})
             output = alone.communicate(time.monotonic() + LIMIT)
             alone.stdout.close()
         self.assertIn("passed", output)
@@ -618,11 +608,9 @@ class Backend(unittest.TestCase):
     def test_missing_ranks_are_named(self):
         self.assertIn("passed", world(THREE_MISSING, "dp", 4))
 
-    @unittest.skipUnless(FORM == "native", "torch forwards none of it from a Work in Python")
     def test_a_work_says_how_it_stands(self):
         self.assertIn("passed", world(WORKS, "dp", 2))
 
-    @unittest.skipUnless(FORM == "native", "a Work in Python cannot say whose message came")
     def test_receives_from_any_rank(self):
         if VERSION >= (2, 14):
             self.assertIn("passed", world(ANY_SOURCE, "dp", 4))
@@ -637,29 +625,6 @@ print("passed")
     @unittest.skipUnless(VERSION >= (2, 7), "torch asks no backend for memory before 2.7")
     def test_memory_is_used_again_runs_out_and_outlives_the_world(self):
         self.assertIn("passed", world(MEMORY, "dp", 2, DP_ARENA_BYTES="64M", DP_FUSION_BYTES="1M"))
-
-    @unittest.skipUnless(FORM == "python", "DpWork::devices() is C++")
-    def test_a_future_knows_the_gpus_of_its_tensors(self):
-        from dp.torch.backend_work import Work
-        first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-        tensors = [types.SimpleNamespace(device=torch.device(one)) for one in (second, "cpu", first, second)]
-        backend = types.SimpleNamespace(waiter=types.SimpleNamespace(submit=lambda *_: None))
-        for outputs, devices in ((tensors, [second, first]), ([torch.ones(1)], [])):
-            with unittest.mock.patch("torch.futures.Future") as future:
-                Work("all_reduce", [], outputs, None, backend, []).get_future()
-            future.assert_called_once_with(devices=devices)
-
-    def test_rank_0_says_the_form(self):
-        if FORM == "python" or VERSION < (2, 14):
-            self.skipTest("one form is here")
-        body = """
-from dp.torch.backend_native import World
-worlds = dp.torch.backend._worlds.values()
-print("form", *(type(one) is World for one in worlds))
-dist.destroy_process_group()
-"""
-        self.assertIn("form False", world(body, "dp", 2, {0: "python"}))
-        self.assertIn("form True", world(body, "dp", 2, {1: "python"}))
 
     def test_buckets_of_ddp_travel_as_fp16(self):
         self.assertIn("passed", world(STEPS_ON_A_WIRE, "dp", 2, DP_PRETEND_NODES="2", DP_WIRE="fp16"))

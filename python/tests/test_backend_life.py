@@ -1,12 +1,18 @@
 """Ranks of torch.distributed over libdp that are killed, raise, are interrupted, fork or leave early: told in
-words, and nothing left. Starts its own ranks; LIBDP_TORCH as in test_backend.py.
+words, and nothing left. Starts its own ranks.
 """
+import os
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
-from torch_ranks import FORM, MINIMUM, VERSION, Job, has_backend, world
+from torch_ranks import ENVIRONMENT, LIMIT, MINIMUM, PACKAGE, VERSION, Job, has_backend, world
+
+DPRUN = os.environ.get("DPRUN", os.path.join(os.path.dirname(PACKAGE), "build-dev", "dprun"))
 
 KILLED = """
 dist.all_reduce(torch.ones(1))
@@ -164,6 +170,56 @@ work.wait(datetime.timedelta(seconds=100))  # it went on
 dist.destroy_process_group()
 print("passed")
 """
+# Worlds by the launcher's store, one after the other; rank argv[1] comes to each later than DP_START_TIMEOUT. Under torchrun
+# rank 1 is killed in the first attempt.
+MEETING = """
+import os, signal, sys, time, torch, torch.distributed as dist
+import dp.torch.backend
+here, attempt = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 1))
+for world in range(2):
+    if here == int(sys.argv[1]):
+        time.sleep(3)
+    dist.init_process_group("dp")
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    if attempt == 0 and here == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if hasattr(torch._C._distributed_c10d.Backend, "monitored_barrier"):
+        dist.monitored_barrier()  # by keys of this world
+    dist.all_reduce(x)
+    print(f"rank {here} attempt {attempt} world {world} sum {x.item()}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
+class Meeting(unittest.TestCase):
+    def check(self, late, *launcher):
+        with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
+            script = os.path.join(folder, "worlds.py")
+            with open(script, "w") as file:
+                file.write(MEETING)
+            done = subprocess.run([*launcher, script, str(late)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=LIMIT, env={**os.environ, **ENVIRONMENT, "DP_START_TIMEOUT": "2s"})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        for rank in range(2):
+            for number in range(2):
+                self.assertIn(f"rank {rank} attempt 1 world {number} sum 4.0", done.stdout)
+
+    def test_under_dprun(self):
+        for late in range(2):
+            self.check(late, DPRUN, "-np", "2", "--no-prefix", sys.executable)
+
+    def test_under_torchrun_that_starts_again(self):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+        self.check(0, *torchrun, "--standalone")
+        self.check(1, *torchrun, "--master-addr=127.0.0.1", f"--master-port={free_port()}")
 
 
 @unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
@@ -246,6 +302,6 @@ class Life(unittest.TestCase):
 
 if __name__ == "__main__":
     if not has_backend():
-        print(f"no PyTorch of {MINIMUM[0]}.{MINIMUM[1]} or later is here, for the form {FORM}")
+        print(f"no PyTorch of {MINIMUM[0]}.{MINIMUM[1]} or later is here")
         sys.exit(77)
     unittest.main()

@@ -24,7 +24,7 @@ LIMIT = 600
 
 def run(*command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=LIMIT, env={**os.environ, "OMP_NUM_THREADS": "1", "LIBDP_TORCH": "python"})
+                          timeout=LIMIT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
     return done.stdout
 

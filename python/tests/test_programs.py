@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from torch_ranks import ENVIRONMENT, FORM, PACKAGE, VERSION, has_backend
+from torch_ranks import ENVIRONMENT, PACKAGE, VERSION, has_backend
 
 DPRUN = os.environ.get("DPRUN", os.path.join(os.path.dirname(PACKAGE), "build-dev", "dprun"))
 LIMIT = 240
@@ -118,7 +118,7 @@ BEFORE = {
 def run(folder, *command):
     done = subprocess.run([DPRUN, "-np", str(RANKS), "--no-prefix", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=LIMIT, cwd=folder,
-                          env={**os.environ, **ENVIRONMENT, "LIBDP_TORCH": FORM})
+                          env={**os.environ, **ENVIRONMENT})
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
     return done.stdout
 

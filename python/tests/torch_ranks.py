@@ -1,7 +1,4 @@
-"""Ranks of torch.distributed as processes, for tests of the backend: each runs a text as its program.
-
-LIBDP_TORCH in the environment says which form of the backend is tested: python (the default here) or native.
-"""
+"""Ranks of torch.distributed as processes, for tests of the backend: each runs a text as its program."""
 import atexit
 import ctypes
 import json
@@ -12,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 try:
@@ -22,8 +20,7 @@ except ImportError:
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 240
-FORM = os.environ.get("LIBDP_TORCH") or "python"
-MINIMUM = (2, 14) if FORM == "python" else (2, 4)
+MINIMUM = (2, 4)
 ENVIRONMENT = {"PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1"}
 # Every rank; `here` is its number, `ranks` how many there are.
 PRELUDE = """
@@ -31,7 +28,7 @@ import datetime, os, signal, sys, time, warnings, torch, torch.distributed as di
 import dp.torch.backend
 backend, here, ranks, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 dist.init_process_group(backend, init_method="file://" + place, rank=here, world_size=ranks,
-                        timeout=datetime.timedelta(seconds=120))
+                        timeout=datetime.timedelta(seconds=float(sys.argv[5])))
 version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 store = dist.distributed_c10d._get_default_store()
 own = dist.group.WORLD._get_backend(torch.device("cpu")) if hasattr(dist.group.WORLD, "_get_backend") else None
@@ -58,7 +55,8 @@ class Forker:
     PROGRAM = """
 import json, os, socket, sys, torch, torch.distributed, torch.nn.parallel, torch.utils.data
 try:
-    import torch.distributed.fsdp, torch.distributed.device_mesh
+    import torch.distributed.fsdp, torch.distributed.device_mesh, torch.distributed.checkpoint, torch.distributed.tensor
+    import torch.distributed._functional_collectives, torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook
 except ImportError:
     pass  # an early torch
 channel = socket.socket(fileno=int(sys.argv[1]))
@@ -98,6 +96,7 @@ exec(body)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen([sys.executable, "-c", self.PROGRAM, str(theirs.fileno())],
                                          pass_fds=[theirs.fileno()], env={**os.environ, **ENVIRONMENT})
+        self._lock = threading.Lock()
         theirs.close()
 
     @classmethod
@@ -115,9 +114,10 @@ exec(body)
         """A rank that runs the text `program`."""
         read, write = os.pipe()
         job = {"program": program, "arguments": arguments, "environment": environment}
-        socket.send_fds(self._channel, [json.dumps(job).encode()], [write])
+        with self._lock:
+            socket.send_fds(self._channel, [json.dumps(job).encode()], [write])
+            pid, after = self._channel.recv(100), self._channel.recv(100)
         os.close(write)
-        pid, after = self._channel.recv(100), self._channel.recv(100)
         assert after, "the process that forks ended"
         return Rank(int(pid), read)
 
@@ -151,13 +151,13 @@ class Rank:
 class Job:
     """Ranks that run; a context manager that leaves none behind."""
 
-    def __init__(self, body, backend="dp", ranks=2, forms=(), **variables):
-        """forms: those of ranks that do not take FORM."""
+    def __init__(self, body, backend="dp", ranks=2, seconds=120, **variables):
+        """seconds: the timeout of the default group."""
         self._folder = tempfile.TemporaryDirectory(prefix="dp-torch-")
         store = os.path.join(self._folder.name, "store")
         self.processes = [
-            Forker.only().fork(PRELUDE + body, ["-c", backend, str(rank), str(ranks), store],
-                               {**os.environ, **ENVIRONMENT, "LIBDP_TORCH": dict(forms).get(rank, FORM), **variables})
+            Forker.only().fork(PRELUDE + body, ["-c", backend, str(rank), str(ranks), store, str(seconds)],
+                               {**os.environ, **ENVIRONMENT, **variables})
             for rank in range(ranks)]
 
     def __enter__(self):
@@ -182,9 +182,9 @@ class Job:
         return [process.returncode for process in self.processes], outputs
 
 
-def world(body, backend="dp", ranks=2, forms=(), **variables):
+def world(body, backend="dp", ranks=2, **variables):
     """What rank 0 prints; each rank must end with 0."""
-    with Job(body, backend, ranks, forms, **variables) as job:
+    with Job(body, backend, ranks, **variables) as job:
         codes, outputs = job.finish()
     assert not any(codes), "".join(f"rank {rank} ended with {code}:\n{output}" for rank, (code, output)
                                    in enumerate(zip(codes, outputs)))

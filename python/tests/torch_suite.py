@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """torch_suite.py - runs PyTorch's own DistributedTest over the backend "dp", and says how many of it pass.
 
-    python/tests/torch_suite.py [--as-gloo] [--ranks 4] [--form python] [-k TEXT] [--limit S] [--results FILE] [--list]
+    python/tests/torch_suite.py [--as-gloo] [--ranks 4] [-k TEXT] [--limit S] [--results FILE] [--list]
 
-The tests ship in PyTorch's wheel (torch.testing._internal.distributed.distributed_test); they want PyTorch 2.14
-or later, NumPy and expecttest. As "dp" those run that a backend of no known name may run; with --as-gloo
+The tests ship in PyTorch's wheel (torch.testing._internal.distributed.distributed_test); they want NumPy and
+expecttest, and --as-gloo PyTorch 2.14. As "dp" those run that a backend of no known name may run; with --as-gloo
 the backend takes gloo's name, and gloo's longer list runs. Each test forks its ranks from this process, which
 has loaded PyTorch once, and ends after S seconds at the latest. FILE gets a line of JSON for each test; tests that
 have a line there are not run again. Prints each test that failed with its reason, then "N of M". Exit code
-0: only tests that KNOWN lists failed; 77: there is no such PyTorch, or no compiler for the form of C++.
+0: only tests that KNOWN lists failed; 77: there is no such PyTorch, or no compiler for the backend.
 """
 import argparse
 import collections
@@ -25,15 +25,10 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 SUITE = "torch.testing._internal.distributed.distributed_test"
-MINIMUM = (2, 14)
-# Tests that cannot pass, and why, by the form of the backend.
-_HOLDER = "torch's holder of a Work in Python forwards neither is_completed() nor the source's rank"
-_NATIVE = {"test_ddp_logging_data_cpu": "DDP logs a plug-in's backend as 'custom'"}
-KNOWN = {"native": _NATIVE,
-         "python": {**_NATIVE, **dict.fromkeys(
-             ("test_irecv", "test_isend", "test_isend_autograd_profiler", "test_isend_torch_profiler",
-              "test_send_recv_any_source", "test_send_recv_any_source_autograd_profiler",
-              "test_send_recv_any_source_torch_profiler"), _HOLDER)}}
+MINIMUM = (2, 4)
+MINIMUM_AS_GLOO = (2, 14)
+# Tests that cannot pass, and why.
+KNOWN = {"test_ddp_logging_data_cpu": "DDP logs a plug-in's backend as 'custom'"}
 
 
 def parse() -> argparse.Namespace:
@@ -41,8 +36,6 @@ def parse() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--as-gloo", action="store_true", help="under gloo's name, with gloo's list of tests")
     parser.add_argument("--peer", action="store_true", help="gloo itself, for comparison")
-    parser.add_argument("--form", default="native", choices=("python", "native"),
-                        help="of the backend: of Python, or of C++, compiled first where that was not done [native]")
     parser.add_argument("--ranks", type=int, default=4, help="ranks [4]")
     parser.add_argument("--build", default=os.path.join(TOP, "build"), help="folder with libdp [build]")
     parser.add_argument("-k", default="", metavar="TEXT", help="only tests whose name matches this expression")
@@ -54,12 +47,12 @@ def parse() -> argparse.Namespace:
 
 
 def compile_backend(options: argparse.Namespace) -> str:
-    """Loads the form of C++ here, once, and not in each rank; why there is none, or ''."""
+    """Loads the backend here, once, and not in each rank; why there is none, or ''."""
     os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so.0"))
     sys.path.insert(0, os.path.join(TOP, "python"))
     native = importlib.import_module("dp.torch.native")
     try:
-        native.load(may_compile=True)
+        native.load()
     except native.Unavailable as reason_against:
         return str(reason_against)
     return ""
@@ -72,7 +65,6 @@ def prepare(options: argparse.Namespace, folder: str):
                       TEMP_DIR=folder, MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1",
                       DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(options.limit),
                       PYTORCH_TEST_WITH_SLOW="0")
-    os.environ["LIBDP_TORCH"] = options.form
     os.environ.setdefault("MASTER_PORT", "29500")
     os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so.0"))
     sys.path.insert(0, os.path.join(TOP, "python"))
@@ -81,8 +73,6 @@ def prepare(options: argparse.Namespace, folder: str):
         importlib.import_module("dp.torch.__main__").install(["gloo"] if options.as_gloo else [])
     for feature in ("ddp", "plugin", "subgroup"):
         common.DistTestCases.backend_feature[feature].add("dp")
-    if options.form == "python":  # whose Work cannot say whose message came
-        common.DistTestCases.skip_collective["sendrecv anysource"].add("dp")
     common.TIMEOUT_OVERRIDE.clear()
     suite = importlib.import_module(SUITE)
     suite.PROFILING_SUPPORTED_BACKENDS.append("dp")
@@ -200,14 +190,14 @@ def summarize(done: dict, options: argparse.Namespace) -> int:
         by[row["verdict"]].append(row)
     print()
     for row in sorted(by["failed"], key=lambda row: row["test"]):
-        known = KNOWN[options.form].get(row["test"])
+        known = KNOWN.get(row["test"])
         print(f"{row['test']}: {row['why']}" + (f" (known: {known})" if known else ""))
     skips = collections.Counter(row["why"] for row in by["skipped"])
     print("skipped: " + "; ".join(f"{count} '{why}'" for why, count in skips.most_common()))
-    name = "gloo itself" if options.peer else f"dp, form of {options.form}," + " under gloo's name" * options.as_gloo
+    name = "gloo itself" if options.peer else "dp" + " under gloo's name" * options.as_gloo
     ran = len(by["passed"]) + len(by["failed"])
     print(f"{name} {len(by['passed'])} of {ran} pass on {options.ranks} ranks; {len(by['skipped'])} do not apply")
-    return int(ran == 0 or any(row["test"] not in KNOWN[options.form] for row in by["failed"]))
+    return int(ran == 0 or any(row["test"] not in KNOWN for row in by["failed"]))
 
 
 def run(options: argparse.Namespace, folder: str) -> int:
@@ -241,10 +231,11 @@ def main() -> int:
     except ImportError as error:
         print(f"{error.name} is not here")
         return 77
-    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < MINIMUM:
-        print(f"PyTorch {torch.__version__} has no backends in Python: 2.14 or later")
+    least = MINIMUM_AS_GLOO if options.as_gloo else MINIMUM
+    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < least:
+        print(f"this is PyTorch {torch.__version__}, and it wants {least[0]}.{least[1]}")
         return 77
-    if options.form == "native" and not options.peer:
+    if not options.peer:
         reason_against = compile_backend(options)
         if reason_against:
             print(reason_against)

@@ -5,7 +5,8 @@ library alone, so `pip install ./python` asks for no package where cmake and pat
     pip install ./python --config-settings=build=DIR        takes what was built in DIR
 
 The wheel is `py3-none`: the package is ctypes over libdp.so, so one wheel serves every Python. It holds
-libdp, the CUDA plug-in where the toolkit was found, dprun, dptrace, and the libraries that they stand on.
+libdp, the CUDA plug-in where the toolkit was found, dprun, dptrace, and the libraries that they stand on; and the
+backend of torch.distributed for the PyTorch of the Python that makes it, which is compiled elsewhere when it is first wanted.
 """
 from __future__ import annotations
 
@@ -106,7 +107,19 @@ def _stage_programs(built: str, stage: str) -> tuple[str, dict[str, str]]:
             shutil.copy(os.path.join(built, name), libraries)
     for name in PROGRAMS:
         shutil.copy(os.path.join(built, name), programs)
-    return bundle.complete(built, libraries, programs)
+    return bundle.complete(built, libraries, programs, _compile_backend(stage))
+
+
+def _compile_backend(stage: str) -> list[str]:
+    """The backend of torch.distributed for the PyTorch that this Python has outside of the environment in which pip
+    builds; no file where there is none, or no compiler for it."""
+    folder = os.path.join(stage, "dp", "torch", "compiled")
+    os.makedirs(folder)
+    done = subprocess.run([sys.executable, "-m", "dp.torch.native", folder], stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": stage, "PYTHONDONTWRITEBYTECODE": "1"})
+    if done.returncode != 0:
+        print("the backend of torch.distributed is not in the wheel:", *done.stdout.splitlines()[-1:], flush=True)
+    return [os.path.join(folder, name) for name in os.listdir(folder)]
 
 
 # ---- Metadata ------------------------------------------------------------------------------------

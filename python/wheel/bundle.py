@@ -131,16 +131,17 @@ def _platform(paths: list[str]) -> str:
     return f"manylinux_{newest[0]}_{newest[1]}_{machine}"
 
 
-def complete(built: str, folder: str, programs: str) -> tuple[str, dict[str, str]]:
+def complete(built: str, folder: str, programs: str, beside: list[str]) -> tuple[str, dict[str, str]]:
     """Fills `folder` with what its libraries and the programs need. Returns the platform's tag, and where this machine
     has each library that is not libdp's, by its name in `folder`.
 
     built: the build folder, whose files still say where this machine has the libraries.
+    beside: files of the wheel that are loaded beside those.
     """
     names = [*os.listdir(folder), *os.listdir(programs)]
     others = _copy_libraries([os.path.join(built, name) for name in names if name != "libdp-cuda.so"], folder)
     for path in glob.glob(os.path.join(folder, "**", "*.so*"), recursive=True):
         _stand_in_for_newer_libc(path)
     _set_places(folder, programs)
-    return _platform([*glob.glob(os.path.join(folder, "**", "*.so*"), recursive=True),
+    return _platform([*beside, *glob.glob(os.path.join(folder, "**", "*.so*"), recursive=True),
                       *glob.glob(os.path.join(programs, "*"))]), others

@@ -9,7 +9,7 @@
 # $PYTHON names the interpreter with PyTorch [python3]. It keeps the environment that it was installed for, and libdp's
 # plug-in uses the libnccl and libcudart that PyTorch has loaded: start this in a shell that libraries.sh has not changed. The backend of torch.distributed is
 # the package's where it was compiled for this PyTorch (pack.sh, TORCH_PYTHON), else it is compiled here, which takes a
-# minute; LIBDP_TORCH=python takes the form that needs no compiler, from PyTorch 2.14 on.
+# minute.
 #
 # Exit code: 0; 1 where a check failed; 77 where there is no PyTorch that sees a GPU.
 set -u
@@ -41,9 +41,9 @@ export LIBDP_PATH=$root/libdp.so.0 PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH
 export DP_LOG=${DP_LOG:-info} # names the plug-in, and the NCCL and the CUDA that it found
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-# A cache that nobody else may write, as the backend's loader wants.
-mkdir -m 700 "$work/libdp" && export XDG_CACHE_HOME=$work
-[ ! -d "$root/torch" ] || cp "$root"/torch/*.so "$work/libdp/"
+if [ -d "$root/torch" ]; then # into a cache that nobody else may write, as the backend's loader wants
+    mkdir -m 700 "$work/libdp" && cp "$root"/torch/*.so "$work/libdp/" && export XDG_CACHE_HOME=$work
+fi
 case " ${options[*]} " in *" --device cpu "*) device=cpu ;; *) device=cuda ;; esac
 timeout -k 3 240 "$python" - $device <<'END' || { echo "python.sh: $python has no PyTorch for this" >&2; exit 77; }
 import os, sys, torch
@@ -51,8 +51,7 @@ if sys.argv[1] == "cuda" and not torch.cuda.is_available():
     sys.exit("PyTorch sees no GPU")
 from dp.torch import native
 try:
-    if os.environ.get("LIBDP_TORCH") != "python":
-        native.load(may_compile=True)
+    native.load()
 except native.Unavailable as why:
     print(f"python.sh: the backend of torch.distributed cannot be had, so its checks fail: {why}", file=sys.stderr)
 END

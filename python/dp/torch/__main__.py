@@ -25,7 +25,7 @@ def install(names: list[str]) -> None:
     PyTorch is too old. Call it before init_process_group()."""
     import torch.distributed as dist
 
-    from . import backend, backend_native
+    from . import backend, native
 
     kind = dist.Backend
     for device, default in kind.default_device_backend_map.items():
@@ -33,9 +33,8 @@ def install(names: list[str]) -> None:
             kind.default_device_backend_map[device] = "dp"
     if not names:
         return
-    if backend_native.native.version() < _AS_MINIMUM:  # earlier ones look for their own backends of these names first
+    if native.version() < _AS_MINIMUM:  # earlier ones look for their own backends of these names first
         raise RuntimeError(f"--as wants torch {'.'.join(map(str, _AS_MINIMUM))} or later, this is {dist.torch.__version__}")
-    from . import backend_python
     made: Any = weakref.WeakKeyDictionary()
 
     def create(options: Any, pg_options: Any) -> Any:
@@ -49,7 +48,7 @@ def install(names: list[str]) -> None:
     for name in names:
         kind.register_backend(name, create, extended_api=True, devices=["cpu", "cuda"])
     # In spans of torch's profiler, where tools look for these names.
-    backend_native.World.title = backend_python.DpBackend.title = names[0]
+    backend.World.title = names[0]
 
 
 def main(arguments: list[str]) -> int:

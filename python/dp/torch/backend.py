@@ -4,7 +4,7 @@ torch 2.14 and later find register() through the entry point of the wheel; `impo
 does the same. The default group's world meets through torch's own store, so any launcher of torch will do; and
 srun, whose variables register() gives the names of torchrun's.
 
-There are two forms of the backend, one of Python and one of C++ (backend_native.py says which is taken).
+The backend itself is C++, compiled for one PyTorch and one Python (native.py).
 """
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import torch.distributed as dist
 
 import dp
 
-from . import backend_native, backend_slurm, native
+from . import backend_slurm, native
+from .backend_world import World
 
 _default: dp.Context | None = None
-_worlds: dict[dp.Context, Any] = {}  # what makes groups of a context, in the form of C++ or of Python
+_worlds: dict[dp.Context, World] = {}
 
 
 def _create(options: Any, pg_options: Any) -> Any:
@@ -29,26 +30,25 @@ def _create(options: Any, pg_options: Any) -> Any:
     global _default
     ranks = list(options.global_ranks_in_group)
     timeout = options.timeout or datetime.timedelta(minutes=30)
-    store = dist.PrefixStore("dp", options.store)
     if ranks and _default is not None and _default.is_alive:
-        return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout, store)
+        return _worlds[_default].new_group(f"torch {options.group_id}", ranks, timeout, options.store)
     if not ranks and _default is not None:
         _end(_default)
     for context in [one for one in _worlds if not one.is_alive]:  # of a group that was destroyed
         del _worlds[context]
-    module = backend_native.agree(store, options.group_rank)
     try:
-        context = dp.init(store, options.group_rank, options.group_size)
+        module = native.load()
+        context = dp.init(dist.PrefixStore("dp", options.store), options.group_rank, options.group_size,
+                          timeout=timeout.total_seconds())
+        _worlds[context] = world = World(module, context, timeout, options.store)
+    except native.Unavailable as reason:
+        raise dist.DistBackendError(f"the backend dp is compiled for each PyTorch, and for {torch.__version__} "
+                                    f"that failed: {reason}") from reason
     except dp.Error as error:
         raise dist.DistBackendError(str(error)) from error
     if not ranks:  # as torch says it of the default group
         _default = context
-    if module is not None:
-        _worlds[context] = backend_native.World(module, context, timeout, store)
-        return _worlds[context].backend
-    from .backend_python import DpBackend
-    _worlds[context] = DpBackend(context, context.world, list(range(options.group_size)), timeout, store)
-    return _worlds[context]
+    return world.backend
 
 
 def _end(context: dp.Context) -> None:
@@ -69,8 +69,8 @@ def _accept_bound_devices() -> None:
 
 def register() -> None:
     """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs; and a task of srun to torch."""
-    if native.version() < backend_native.MINIMUM:
-        least = ".".join(map(str, backend_native.MINIMUM))
+    if native.version() < native.MINIMUM:
+        least = ".".join(map(str, native.MINIMUM))
         raise RuntimeError(f"the backend dp wants torch {least} or later, this is {torch.__version__}; "
                            "dp.torch, Horovod's API, works with it")
     if "dp" not in dist.Backend.backend_list:

@@ -1,9 +1,11 @@
-"""The C++ form of the backend: compiles cxx/backend.cc for the installed torch, once, and loads it.
+"""The backend of torch.distributed, as it is compiled: cxx/backend.cc for the installed torch, once.
 
-    python3 -m dp.torch.native       compiles it, with the compiler $CXX, c++, g++ or clang++
+    python3 -m dp.torch.native           compiles it, with the compiler $CXX, c++, g++ or clang++, and says where it is
+    python3 -m dp.torch.native FOLDER    compiles it into this folder
 
 A compiled backend is for one version of torch, one Python and one ABI: the name of the file says which.
-It lies in the user's cache ($XDG_CACHE_HOME or ~/.cache, folder libdp), next to those of other versions.
+A wheel may bring some (python/wheel/backend.py), in the package's folder `compiled`. Another one is made when it is first
+wanted, in the user's cache ($XDG_CACHE_HOME or ~/.cache, folder libdp), next to those of other versions.
 """
 from __future__ import annotations
 
@@ -23,6 +25,8 @@ from dp import _c
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(HERE, "cxx")
+COMPILED = os.path.join(HERE, "compiled")
+MINIMUM = (2, 4)
 MODULE = "dp_torch_backend"  # as in PYBIND11_MODULE
 CXX_20 = (2, 12)  # the first torch whose headers want C++20
 LIMIT_S = 1800
@@ -31,7 +35,7 @@ _module: Any = None
 
 
 class Unavailable(Exception):
-    """Why there is no C++ form here, in a sentence."""
+    """Why there is none here, in a sentence."""
 
 
 def version() -> tuple[int, ...]:
@@ -39,12 +43,11 @@ def version() -> tuple[int, ...]:
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 
-def load(may_compile: bool) -> Any:
-    """The compiled module, which has World and make_backend. Unavailable: it is not there, and may not be
-    compiled or cannot be."""
+def load() -> Any:
+    """The compiled module, which has World and make_backend."""
     global _module
     if _module is None:
-        _module = _import(_find(may_compile))
+        _module = _import(_find())
     return _module
 
 
@@ -83,6 +86,9 @@ def _folder() -> str:
 
 
 def _command(header: str, output: str) -> list[str]:
+    """It gets no path to its libraries, which this process has loaded before."""
+    if version() < MINIMUM:
+        raise Unavailable(f"it wants torch {'.'.join(map(str, MINIMUM))}, this is {torch.__version__}")
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or \
         shutil.which("clang++")
     if not compiler:
@@ -103,30 +109,36 @@ def _command(header: str, output: str) -> list[str]:
             "-Wall", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *alike,
             *(part for include in includes for part in ("-isystem", include)), "-I", header,
             os.path.join(SOURCES, "backend.cc"),
-            _c.PATH, f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10", "-ltorch_cpu", "-ltorch",
+            _c.PATH, f"-L{lib}", "-lc10", "-ltorch_cpu", "-ltorch",
             "-ltorch_python", "-o", output]
 
 
-def _find(may_compile: bool) -> str:
-    """The compiled file. One process of a machine compiles it, the others wait."""
-    header, folder = _header(), _folder()
-    sources = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
-    digest = hashlib.sha256()
-    for path in (*sources, os.path.join(header, "dp.h")):
-        with open(path, "rb") as file:
-            digest.update(file.read())
-    name = "-".join(["backend", f"torch{torch.__version__}", str(sys.implementation.cache_tag),
-                     digest.hexdigest()[:12]])
-    path = os.path.join(folder, f"{name}.so")
+def _find() -> str:
+    """The compiled file. One process of a machine compiles that of the cache, the others wait."""
+    header, name = _header(), _name()
+    path = os.path.join(COMPILED, name)
     if os.path.exists(path):
         return path
-    if not may_compile:
-        raise Unavailable("it has not been compiled for this torch: python3 -m dp.torch.native")
+    folder = _folder()
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+        return path
     with open(os.path.join(folder, "lock"), "a", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel gives it back when this process ends
         if not os.path.exists(path):
             _compile(header, path)
     return path
+
+
+def _name() -> str:
+    """Of the file for this torch, this Python and these sources."""
+    sources = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
+    digest = hashlib.sha256()
+    for path in (*sources, os.path.join(_header(), "dp.h")):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return "-".join(["backend", f"torch{torch.__version__}", str(sys.implementation.cache_tag),
+                     digest.hexdigest()[:12]]) + ".so"
 
 
 def _compile(header: str, path: str) -> None:
@@ -146,6 +158,9 @@ def _compile(header: str, path: str) -> None:
 
 if __name__ == "__main__":
     try:
-        print(_find(may_compile=True))
+        if len(sys.argv) > 1:
+            _compile(_header(), os.path.join(sys.argv[1], _name()))
+        else:
+            print(_find())
     except Unavailable as why:
         sys.exit(f"dp: {why}")

@@ -4,8 +4,7 @@
  *
  * native.py compiles it for the installed torch and backend.py makes the objects. torch calls the
  * methods of Backend on any thread, with or without the GIL. Nothing is decided here: each method
- * turns tensors into a call of dp.h under the names that backend_python.py uses too. All ranks of a
- * world use one form.
+ * turns tensors into a call of dp.h.
  */
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

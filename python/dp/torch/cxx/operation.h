@@ -1,10 +1,9 @@
 /*
  * operation.h - an operation of libdp in flight, and the world that it belongs to.
  *
- * A World belongs to one dp_context_t and has one thread, which completes the futures of operations
- * and keeps the memory of those whose Work was dropped. Works and the backends of a context's
- * groups share it. An Operation owns one handle of libdp. Any thread may wait, with or without the
- * GIL.
+ * A World belongs to one dp_context_t and has threads, which complete the futures of operations and
+ * keep the memory of those whose Work was dropped. Works and the backends of a context's groups
+ * share it. An Operation owns one handle of libdp. Any thread may wait, with or without the GIL.
  */
 #ifndef DP_TORCH_OPERATION_H
 #define DP_TORCH_OPERATION_H
@@ -47,6 +46,11 @@ constexpr double kQueueSeconds = 0.002;
 constexpr double kGroupsEndSeconds = 10; /* that the end of a world waits for those of its groups */
 constexpr auto kLookAgain = std::chrono::microseconds(200); /* for what has not begun, at first */
 constexpr auto kLookSeldom = std::chrono::milliseconds(5);  /* later */
+constexpr Milliseconds kNoLimit = std::chrono::hours(24 * 365);
+constexpr const char *kShared =
+    "; several threads of this process have called collectives of this group: if they do so at the "
+    "same time, as dcp.async_save() does beside training, each wants a group of its own "
+    "(process_group=dist.new_group())";
 constexpr const char *kDestroyed = "the process group was destroyed";
 
 [[noreturn]] inline void fail(const std::string &text)
@@ -205,7 +209,13 @@ using Allocate = std::function<at::Tensor(int64_t, at::ScalarType)>;
 using Split = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store> &, const std::vector<int> &, int64_t)>;
 
-/* A dp_context_t, and the thread that waits where no thread of the program does. */
+/*
+ * A dp_context_t, and the threads that wait where no thread of the program does.
+ *
+ * One of them at a time serves the queue of operations. When one is over whose future somebody has,
+ * that thread leaves the queue to another one and completes the future itself, and with it runs the
+ * program's functions (then()). So such a function may wait for other futures, or submit.
+ */
 class World
 {
   public:
@@ -329,22 +339,32 @@ class World
         stops_.push_back(std::move(stop));
     }
 
-    /* Keeps the operations until they are over, and calls done then. The first call starts the
-     * thread, which serves them in the order of the calls. */
-    void wait_for(Operations operations, std::function<void()> done)
+    /* Receives "" when all operations are over, which know how they ended; or why nobody waits for
+     * them any longer. Called once, on a thread of the world's. */
+    using Done = std::function<void(const std::string &)>;
+
+    /* Keeps the operations until they are over. done may be null; otherwise it is called then, or
+     * after the time limit with the text `late`. */
+    void wait_for(Operations operations, Done done, Milliseconds limit = kNoLimit,
+                  std::string late = "")
     {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (!is_open()) return;
-        if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-        queue_.push_back({std::move(operations), std::move(done)});
-        changed_->notify_all();
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (!is_open()) {
+            lock.unlock();
+            if (done) done(kDestroyed);
+            return;
+        }
+        const auto until = limit >= kNoLimit ? Clock::time_point::max() : Clock::now() + limit;
+        queue_.push_back({std::move(operations), std::move(done), until, std::move(late)});
+        call_server();
     }
 
     /* Ends the threads before dp_finalize(). What is in flight keeps its memory until clear(). */
     void close()
     {
         if (is_forked()) { /* they live in the parent */
-            if (thread_.joinable()) thread_.detach();
+            for (std::thread &thread : threads_)
+                thread.detach();
             for (std::thread &ender : enders_)
                 ender.detach();
             is_open_ = false;
@@ -362,20 +382,25 @@ class World
         }
         for (auto &stop : stops)
             stop();
+        std::vector<std::thread> threads;
         {
-            std::lock_guard<std::mutex> lock(mutex_);
+            std::unique_lock<std::mutex> lock(mutex_);
             is_open_ = false;
             changed_->notify_all();
+            changed_->wait(lock, [this] { return !is_served_; });
+            threads.swap(threads_);
         }
         for (std::thread &ender : enders)
             ender.join();
-        if (thread_.joinable()) thread_.join();
+        tell_all(kDestroyed); /* a function of the program may wait for one of these */
+        for (std::thread &thread : threads)
+            thread.join();
         finalize_ = nullptr; /* Python's, which may be gone when the world goes */
         allocate_ = nullptr;
         split_ = nullptr;
     }
 
-    /* After dp_finalize(): nothing is in flight any more, and futures learn that they failed. */
+    /* After dp_finalize(): nothing is in flight any more. */
     void clear()
     {
         std::deque<Pending> left;
@@ -387,14 +412,15 @@ class World
         for (Pending &one : left) {
             for (auto &operation : one.operations)
                 operation->abandon(kDestroyed);
-            if (one.done) one.done();
         }
     }
 
   private:
     struct Pending {
         Operations operations;
-        std::function<void()> done;
+        Done done;
+        Clock::time_point until;
+        std::string late;
     };
 
     bool have_groups_ended(double seconds)
@@ -404,28 +430,98 @@ class World
                                   [this] { return groups_ending_ == 0; });
     }
 
-    /* Waits for the first in the queue. Where there are more, it looks at all of them every other
-     * millisecond, as the end of one may depend on what the program does at the end of another. */
+    /* mutex_ is held. Makes sure that a thread serves the queue, where there is something in it. */
+    void call_server()
+    {
+        if (is_served_ || queue_.empty() || !is_open_) return;
+        if (idle_ > 0) {
+            changed_->notify_all();
+        } else {
+            is_served_ = true;
+            threads_.emplace_back([this] { run(); });
+        }
+    }
+
+    /* A thread, which serves first. */
     void run()
     {
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
-            changed_->wait(lock, [this] { return !is_open_ || !queue_.empty(); });
+            std::optional<Pending> over = is_open_ ? serve(lock) : std::nullopt;
+            is_served_ = false;
+            if (!is_open_) changed_->notify_all(); /* close() waits for this */
+            call_server();
+            if (over) {
+                const std::string reason = std::move(over->late);
+                lock.unlock();
+                over->done(reason);
+                over.reset();
+                lock.lock();
+            }
+            idle_++;
+            changed_->wait(lock, [this] { return !is_open_ || (!is_served_ && !queue_.empty()); });
+            idle_--;
             if (!is_open_) return;
-            std::deque<Pending> taken;
+            is_served_ = true;
+        }
+    }
+
+    /* Waits for the first in the queue. Where there are more, it looks at all of them every other
+     * millisecond, as the end of one may depend on what the program does at the end of another.
+     * Returns one to be told, with the reason for it in `late`; nothing: the queue is empty, or the
+     * world ends. */
+    std::optional<Pending> serve(std::unique_lock<std::mutex> &lock)
+    {
+        std::optional<Pending> over;
+        while (is_open_ && !over && !queue_.empty()) {
+            std::deque<Pending> taken, kept;
             taken.swap(queue_);
             lock.unlock();
             double seconds = taken.size() > 1 ? kQueueSeconds : kSliceSeconds;
-            for (auto one = taken.begin(); one != taken.end();) {
-                bool is_over = is_over_within(one->operations, seconds);
+            for (Pending &one : taken) {
+                const bool is_over = !over && is_over_within(one.operations, seconds);
                 seconds = is_over ? kQueueSeconds : 0;
-                if (is_over && one->done) one->done();
-                one = is_over ? taken.erase(one) : one + 1;
+                if (is_over) {
+                    one.late.clear();
+                    if (one.done) over = std::move(one);
+                    continue;
+                }
+                if (!over && one.done && Clock::now() >= one.until) {
+                    over = give_up(one);
+                }
+                kept.push_back(std::move(one));
             }
+            taken.clear(); /* also what a tensor's end may call */
             lock.lock();
-            queue_.insert(queue_.begin(), std::make_move_iterator(taken.begin()),
-                          std::make_move_iterator(taken.end()));
+            queue_.insert(queue_.begin(), std::make_move_iterator(kept.begin()),
+                          std::make_move_iterator(kept.end()));
         }
+        return over;
+    }
+
+    /* What tells that it was too long. The operations go on, so they stay in the queue. */
+    Pending give_up(Pending &one)
+    {
+        for (auto &operation : one.operations) {
+            if (!operation->is_over()) add_late(operation);
+        }
+        Pending told{one.operations, std::move(one.done), one.until, std::move(one.late)};
+        one.done = nullptr;
+        return told;
+    }
+
+    void tell_all(const std::string &reason)
+    {
+        std::vector<Done> done;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            for (Pending &one : queue_) {
+                if (one.done) done.push_back(std::move(one.done));
+                one.done = nullptr;
+            }
+        }
+        for (Done &one : done)
+            one(reason);
     }
 
     static bool is_over_within(const Operations &operations, double seconds)
@@ -450,7 +546,9 @@ class World
     std::vector<std::function<void()>> stops_;
     std::vector<std::thread> enders_;
     int groups_ending_ = 0;
-    std::thread thread_;
+    std::vector<std::thread> threads_;
+    int idle_ = 0;           /* of them, those that wait for something to do */
+    bool is_served_ = false; /* one of them has the queue */
 };
 
 inline Operation::~Operation()
@@ -511,6 +609,7 @@ inline bool Operation::wait(double seconds)
             if (turns && status == DP_ERR_MISMATCH) turns->forget(place);
             error_ = *result.text ? result.text : dp_error_text(world_->context());
             if (error_.empty()) error_ = dp_status_string(status);
+            if (turns && status == DP_ERR_MISMATCH && turns->is_shared()) error_ += kShared;
         } else if (finish) {
             at::AutoDispatchBelowAutograd no_autograd;
             try {

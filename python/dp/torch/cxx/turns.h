@@ -14,7 +14,7 @@
  * those one period before, as many numbers take turns as the period has operations, or a multiple
  * of it that keeps enough of them in flight. A signature holds nothing in which ranks may differ.
  *
- * turns.py is the same in Python, and test_turns.py tests both. Guarded by its own mutex.
+ * Guarded by its own mutex.
  */
 #ifndef DP_TORCH_TURNS_H
 #define DP_TORCH_TURNS_H
@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,8 @@ class Turns
         std::lock_guard<std::mutex> lock(mutex_);
         if (past_.empty()) past_.resize(kPast);
         const uint64_t at = *count = count_++;
+        if (at == 0) thread_ = std::this_thread::get_id();
+        is_shared_ = is_shared_ || thread_ != std::this_thread::get_id();
         const uint64_t number = number_of(at);
         digest_ = digest_ * kFactor + signature;
         if (at >= kProof) digest_ -= kFactorProof * past(at - kProof).signature;
@@ -74,6 +77,13 @@ class Turns
         first_ = std::max(first_, count + 1);
         same_ = std::min(same_, count_ - count - 1);
         period_ = 0;
+    }
+
+    /* Whether more than one thread has submitted: then ranks may differ in the order. */
+    bool is_shared()
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return is_shared_;
     }
 
   private:
@@ -151,7 +161,9 @@ class Turns
     std::mutex mutex_;
     /* guarded by mutex_ */
     std::vector<Past> past_;
-    uint64_t count_ = 0;  /* operations */
+    uint64_t count_ = 0;     /* operations */
+    std::thread::id thread_; /* of the first */
+    bool is_shared_ = false;
     uint64_t digest_ = 0; /* of the last kProof signatures */
     uint64_t first_ = 0;  /* operations before it count for nothing */
     uint64_t turns_ = kTurns;

@@ -61,10 +61,7 @@ class DpWork : public c10d::Work
                 seconds = slice(until - now);
                 if (now < until) continue;
                 world_->add_late(operation);
-                std::string kind = title_;
-                fail(place_->rank + ": Timed out waiting " + std::to_string(limit.count()) +
-                     "ms for " + kind.substr(kind.find(':') + 1) + " of " + place_->group +
-                     "; libdp's log says which ranks are missing");
+                fail(lateness(limit));
             }
             if (operations_.size() > 1) seconds = slice(until - Clock::now());
         }
@@ -103,16 +100,16 @@ class DpWork : public c10d::Work
         return sequence_;
     }
 
-    /* Completed by the world's thread. */
+    /* Completed by a thread of the world's. */
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override
     {
         std::lock_guard<std::mutex> lock(future_mutex_);
         if (future_) return future_;
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), devices());
-        when_over([future = future_](DpWork &self) {
-            if (self.exception_) {
-                future->setError(self.exception_);
+        when_over([future = future_](const DpWork &self, std::exception_ptr failure) {
+            if (failure) {
+                future->setError(failure);
             } else {
                 future->markCompleted(c10::IValue(self.outputs_));
             }
@@ -127,9 +124,8 @@ class DpWork : public c10d::Work
         std::lock_guard<std::mutex> lock(future_mutex_);
         if (outcome_) return outcome_;
         outcome_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
-        when_over([outcome = outcome_](DpWork &self) {
-            auto result =
-                self.exception_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+        when_over([outcome = outcome_](const DpWork &, std::exception_ptr failure) {
+            auto result = failure ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
             outcome->markCompleted(c10::IValue((int64_t)result));
         });
         return outcome_;
@@ -137,18 +133,36 @@ class DpWork : public c10d::Work
 #endif
 
   private:
-    /* Calls it once all operations are over, on the world's thread or at once. */
+    /* Calls it once all operations are over, on a thread of the world's or at once; or after the
+     * time limit. It gets why they failed, or nothing. */
     template <typename Call> void when_over(Call call)
     {
         auto complete = [self = c10::intrusive_ptr<DpWork>::unsafe_reclaim_from_nonowning(this),
-                         call] {
-            self->conclude();
-            call(*self);
+                         call](const std::string &reason) {
+            if (reason.empty()) self->conclude();
+            call(*self, reason.empty() ? self->exception_ : make_failure(reason));
         };
         if (isCompleted()) {
-            complete();
+            complete("");
         } else {
-            world_->wait_for(operations_, complete);
+            world_->wait_for(operations_, complete, limit_, lateness(limit_));
+        }
+    }
+
+    std::string lateness(Milliseconds limit) const
+    {
+        const std::string kind = title_;
+        return place_->rank + ": Timed out waiting " + std::to_string(limit.count()) + "ms for " +
+               kind.substr(kind.find(':') + 1) + " of " + place_->group +
+               "; libdp's log says which ranks are missing";
+    }
+
+    static std::exception_ptr make_failure(const std::string &text)
+    {
+        try {
+            fail(text);
+        } catch (...) {
+            return std::current_exception();
         }
     }
 
@@ -185,11 +199,7 @@ class DpWork : public c10d::Work
         std::exception_ptr failure;
         for (auto &operation : operations_) {
             if (failure || operation->error().empty()) continue;
-            try {
-                fail(operation->error());
-            } catch (...) {
-                failure = std::current_exception();
-            }
+            failure = make_failure(operation->error());
         }
         finish(failure);
         is_concluded_.store(true, std::memory_order_release);
