@@ -238,7 +238,8 @@ static size_t collect_advice(const dp_timeline_t *timeline, const dp_analysis_t 
     if (part[DP_PART_SKEW] > threshold && analysis->rank_count > 0) {
         const dp_straggler_t *worst = &analysis->stragglers[0];
         const dp_timeline_rank_t *rank = &timeline->ranks[worst->rank];
-        int is_one = worst->share > 2.0 / 3;
+        /* by the time it cost, or, where others had a few long delays, by how often it was late */
+        int is_one = worst->share > 2.0 / 3 || worst->last_count * 3 > worst->bucket_count * 2;
         int is_span = span_stands_out(analysis, worst);
         char span[64];
 
