@@ -73,6 +73,7 @@ dist.destroy_process_group()
 TRAINING = """
 import torch
 from dp.torch import timeline
+torch.manual_seed(0)
 net = torch.nn.Linear(4, 2)
 %s
 timeline.watch(model, optimizer)
@@ -99,6 +100,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 # What stands before each example of docs/pytorch.md in a program, by a text that is in the example.
 SETTING = """
 import torch
+torch.manual_seed(0)
 def make_model():
     return torch.nn.Linear(4, 2)
 def backward():
