@@ -66,7 +66,8 @@ collectives | torch | optimizer | optimizer_table)
     fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | turns | backend | backend_life | failures | examples | programs | clients) exec "$python" "$here/test_$what.py" ;;
+contract | life | turns | backend | backend_life | failures | examples | programs | clients)
+    exec "$python" "$here/test_$what.py" "${@:3}" ;; # all, or the tests that are named
 front)
     logs=$(mktemp -d) && PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \
         --seconds 850 --results "$logs"

@@ -127,7 +127,13 @@ class Failures(unittest.TestCase):
         return None
 
     def test_each_failure_reaches_whatever_waits(self):
-        wanted = [(waiter, cause) for waiter in WAITERS if VERSION >= MINIMA.get(waiter, MINIMUM) for cause in CAUSES]
+        self.run_all([(waiter, cause) for waiter in WAITERS if VERSION >= MINIMA.get(waiter, MINIMUM) for cause in CAUSES])
+
+    def test_some_failures_reach_what_waits(self):
+        self.run_all([("DDP", "raises"), ("PowerSGD", "is killed"), ("then()", "is late"), ("a Work", "calls one too many"),
+                      ("a functional collective", "aborts")])
+
+    def run_all(self, wanted):
         Forker.only()
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as threads:
             wrong = [text for text in threads.map(lambda one: self.run_one(*one), wanted) if text]
