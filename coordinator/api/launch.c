@@ -43,7 +43,8 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
     dp_name_state_t *known;
     dp_handle_t *request;
     dp_status_t status =
-        dp_names_find_or_add(&group->names, group->about.name, entry->name, context->trace, &known);
+        dp_names_find_or_add(&group->names, group->about.name, entry->name, context->trace,
+                             2 * context->config.queue_depth, &known);
 
     if (status == DP_OK)
         status = dp_request_acquire(group, known, agreed->part_count, exchanges ? 1 : 0, &request);

@@ -81,20 +81,70 @@ static void grow_table(dp_names_t *names)
     names->head_count = count;
 }
 
-dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
-                                 dp_trace_t *trace, dp_name_state_t **out)
+static void list_remove(dp_names_t *names, dp_name_state_t *state)
 {
-    uint64_t hash = name_hash(name);
-    dp_name_state_t *state, **head;
-
-    if (names->head_count > 0) {
-        for (state = names->heads[hash & (names->head_count - 1)]; state != NULL;
-             state = state->next) {
-            if (state->hash != hash || strcmp(state->name, name) != 0) continue;
-            *out = state;
-            return DP_OK;
-        }
+    if (state->older != NULL) {
+        state->older->newer = state->newer;
+    } else {
+        names->oldest = state->newer;
     }
+    if (state->newer != NULL) {
+        state->newer->older = state->older;
+    } else {
+        names->newest = state->older;
+    }
+}
+
+static void list_append(dp_names_t *names, dp_name_state_t *state)
+{
+    state->older = names->newest;
+    state->newer = NULL;
+    if (names->newest != NULL) {
+        names->newest->newer = state;
+    } else {
+        names->oldest = state;
+    }
+    names->newest = state;
+}
+
+/* One that is still in use stays, and the next submission looks again. */
+static void forget_oldest(dp_names_t *names)
+{
+    dp_name_state_t *state = names->oldest;
+    dp_name_state_t **at = &names->heads[state->hash & (names->head_count - 1)];
+
+    if (state->users > 0) return;
+    while (*at != state)
+        at = &(*at)->next;
+    *at = state->next;
+    list_remove(names, state);
+    names->count--;
+    dp_name_state_destroy(state);
+}
+
+static dp_name_state_t *find_state(const dp_names_t *names, uint64_t hash, const char *name)
+{
+    dp_name_state_t *state = NULL;
+
+    if (names->head_count > 0) state = names->heads[hash & (names->head_count - 1)];
+    while (state != NULL && (state->hash != hash || strcmp(state->name, name) != 0))
+        state = state->next;
+    return state;
+}
+
+dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
+                                 dp_trace_t *trace, size_t limit, dp_name_state_t **out)
+{
+    const uint64_t hash = name_hash(name);
+    dp_name_state_t *state = find_state(names, hash, name), **head;
+
+    if (state != NULL) {
+        list_remove(names, state);
+        list_append(names, state);
+        *out = state;
+        return DP_OK;
+    }
+    if (names->count >= limit) forget_oldest(names);
     /* Up to two states a list on average; then four times as many lists. */
     if (names->count >= names->head_count * 2) grow_table(names);
     if (names->head_count == 0) return DP_ERR_NO_MEMORY;
@@ -104,6 +154,7 @@ dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, cons
     head = &names->heads[hash & (names->head_count - 1)];
     state->next = *head;
     *head = state;
+    list_append(names, state);
     names->count++;
     *out = state;
     return DP_OK;

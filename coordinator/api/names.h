@@ -1,8 +1,9 @@
 /*
  * names.h - what a group knows of the names that the program has used: a state for each.
  *
- * A state is made when a name is used for the first time and stays as long as its group, so that a
- * second use costs a look-up and no memory. Guarded by the context's lock.
+ * A state is made when a name is used for the first time, so that a second use costs a look-up and
+ * no memory. Programs may make new names for ever, so beyond a limit the one that was used longest
+ * ago goes. Guarded by the context's lock.
  */
 #ifndef DP_COORDINATOR_NAMES_H
 #define DP_COORDINATOR_NAMES_H
@@ -11,7 +12,9 @@
 #include "runtime/trace/trace.h"
 
 typedef struct dp_name_state {
-    struct dp_name_state *next; /* of the same hash list */
+    struct dp_name_state *next;          /* of the same hash list */
+    struct dp_name_state *older, *newer; /* by their last use */
+    size_t users;                        /* requests that point here, also those that are over */
     uint64_t hash;
     dp_handle_t *pending;       /* submitted and not yet launched */
     size_t live_count;          /* operations not over */
@@ -31,11 +34,14 @@ typedef struct dp_names {
     dp_name_state_t **heads; /* [head_count] first states of the hash lists */
     size_t head_count;       /* a power of two, or 0 */
     size_t count;
+    dp_name_state_t *oldest, *newest;
 } dp_names_t;
 
-/* The state of a name, made if there is none. group_name: "" in the world. DP_ERR_NO_MEMORY. */
+/* The state of a name, made if there is none. group_name: "" in the world. limit: of states; in
+ * program order all ranks must forget a name at the same submission, as its last magnitude scales
+ * fp16, so it is more than can be in flight. DP_ERR_NO_MEMORY. */
 dp_status_t dp_names_find_or_add(dp_names_t *names, const char *group_name, const char *name,
-                                 dp_trace_t *trace, dp_name_state_t **out);
+                                 dp_trace_t *trace, size_t limit, dp_name_state_t **out);
 void dp_names_fini(dp_names_t *names); /* empty afterwards */
 
 /* A state that is in no table, so that its name collides with no tensor's. NULL: no memory. */

@@ -52,13 +52,14 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, s
         context->requests.made = request;
     }
     request->group = group;
+    request->name_state = name_state;
+    name_state->users++;
     group->request_count++;
     status = reserve_lists(request, tensor_count, count_count);
     if (status != DP_OK) {
         dp_request_discard(request);
         return status;
     }
-    request->name_state = name_state;
     request->new_group = NULL;
     request->tensors = tensor_count > 1 ? request->room.list : &request->room.one;
     request->tensor_count = tensor_count;
@@ -87,6 +88,7 @@ void dp_request_discard(dp_handle_t *request)
     dp_stream_detach(request);
     request->links.next_free = request->context->requests.pool;
     request->context->requests.pool = request;
+    request->name_state->users--;
     if (--group->request_count == 0 && group->is_ended) dp_names_fini(&group->names);
 }
 

@@ -254,7 +254,7 @@ static dp_status_t find_name_state(dp_group_t *group, const dp_submit_t *what, c
 
     if (single == NULL) {
         return dp_names_find_or_add(&group->names, group->about.name, name, group->context->trace,
-                                    out);
+                                    2 * group->context->config.queue_depth, out);
     }
     if (*single == NULL)
         *single = dp_name_state_create(group->about.name, name, group->context->trace);
@@ -308,7 +308,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
     }
     if (status == DP_OK) status = find_name_state(group, what, name, &name_state);
     if (status == DP_OK && is_busy(context, name_state, what)) status = DP_ERR_BUSY;
-    if (status != DP_OK) return status; /* the name's state stays: names are kept */
+    if (status != DP_OK) return status; /* the name's state stays */
     status =
         dp_request_acquire(group, name_state, tensor_count, count_count_of(group, what), &request);
     if (status != DP_OK) return status;

@@ -89,6 +89,50 @@ static void adopt_signature(dp_negotiator_t *n, dp_entry_t *entry)
     if (entry->version == 0) entry->version = 1; /* 0 means: none agreed */
 }
 
+static void remove_entry(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_stall_forget(n, entry);
+    dp_entry_array_remove(&n->out.news, entry);
+    dp_entry_array_remove(&n->own.queue, entry);
+    if (dp_table_remove(&n->table, entry) != DP_OK) dp_fatal_memory(n);
+}
+
+/* A KEEP is about an earlier occurrence where its leaver's position is before the end of that. So
+ * an entry may only go when every child has been seen behind its last end: what a child had queued
+ * before has come by then, and from then on it drops old KEEPs by the same rule (leave.c). */
+static int is_forgettable(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    if (entry->is_pending || entry->own.is_there || entry->is_queued || entry->sent.has_news ||
+        entry->ended.in_failure || entry->ended.refusals != NULL || entry->view->is_closed ||
+        entry->view->ending == entry || dp_leave_refers(n, entry))
+        return 0;
+    for (int child = 0; child < n->child_count; child++) {
+        if (dp_bit_get(entry->expect, child) && n->child_position[child] < entry->ended.position)
+            return 0;
+    }
+    return 1;
+}
+
+/* A name was launched without an id: it may never come again. Nothing of it is agreed on any more,
+ * so each rank forgets it when it may, and its next use is like a first one. */
+static void end_unnamed(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_entry_t *oldest;
+
+    if (dp_table_retire(&n->table, entry->signature) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    entry->signature = NULL;
+    entry->version = 0;
+    if (dp_table_pass(&n->table, entry, &oldest) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    if (oldest == NULL || oldest == entry) return;
+    if (is_forgettable(n, oldest)) remove_entry(n, oldest);
+}
+
 void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entry_t *agreed)
 {
     dp_launch_entry_t launch_entry = *agreed;
@@ -103,6 +147,7 @@ void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entr
         dp_outbox_entry(n, &launch_entry) != DP_OK)
         dp_fatal_memory(n);
     if (!n->is_fatal) dp_agree_end(n, entry, n->position + 1, 0);
+    if (!n->is_fatal && entry->id == DP_ID_NONE && entry->view != NULL) end_unnamed(n, entry);
 }
 
 /* A group was made: its name may be used again with another list. The entry is kept if a FAILURE
@@ -115,12 +160,8 @@ static void end_create(dp_negotiator_t *n, dp_entry_t *entry)
     if (status == DP_OK) entry->signature = NULL;
     dp_contest_over(n, entry);
     if (status == DP_OK && !entry->ended.in_failure && entry->ended.refusals == NULL &&
-        !entry->is_pending && !entry->own.is_there) {
-        dp_stall_forget(n, entry);
-        dp_entry_array_remove(&n->out.news, entry);
-        dp_entry_array_remove(&n->own.queue, entry);
-        status = dp_table_remove(&n->table, entry);
-    }
+        !entry->is_pending && !entry->own.is_there)
+        remove_entry(n, entry);
     if (status != DP_OK) dp_fatal_memory(n);
 }
 
@@ -135,13 +176,9 @@ static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
         dp_entry_t *entry = n->table.entries[i - 1];
 
         if (entry->view != view) continue;
-        dp_stall_forget(n, entry);
         dp_leave_forget_entry(n, entry);
-        dp_entry_array_remove(&n->out.news, entry);
-        dp_entry_array_remove(&n->own.queue, entry);
-        if (dp_table_remove(&n->table, entry) == DP_OK) continue;
-        dp_fatal_memory(n);
-        return;
+        remove_entry(n, entry);
+        if (n->is_fatal) return;
     }
     for (size_t i = 0; i < n->groups.count; i++) {
         if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];

@@ -18,7 +18,7 @@
 static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     dp_entry_t *entry;
-    int has_id;
+    int has_id = item->id != DP_ID_NONE;
 
     if (!(item->flags & DP_FLAG_NAME)) {
         entry = dp_table_by_id(&n->table, item->id);
@@ -27,9 +27,9 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
     }
     entry = dp_item_key_entry(n, from, item);
     if (entry == NULL) return NULL;
-    has_id = entry->view != NULL; /* ids are for names that come again */
-    if (entry->id != DP_ID_NONE || has_id != (item->id != DP_ID_NONE) ||
-        (has_id && item->id < n->table.next_id)) {
+    /* Ids are for names that come again. */
+    if (entry->id != DP_ID_NONE ||
+        (has_id && (entry->view == NULL || item->id < n->table.next_id))) {
         dp_fatal_protocol(n, from, "tensor %s cannot have id %" PRIu32, item->name, item->id);
         return NULL;
     }

@@ -33,6 +33,17 @@ int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry)
 }
 
 /* The entry is going. */
+int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].entry == entry) return 1;
+    }
+    for (size_t i = 0; i < n->out.notice_count; i++) {
+        if (n->out.notices[i].entry == entry) return 1;
+    }
+    return 0;
+}
+
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     size_t left = 0;

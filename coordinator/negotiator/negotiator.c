@@ -39,7 +39,8 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
     if (n->children == NULL || n->child_position == NULL) return DP_ERR_NO_MEMORY;
     if (count > 0) memcpy(n->children, links->children, count * sizeof(*n->children));
-    status = dp_table_init(&n->table, links->child_count + 1, dp_schedule_entry_bytes());
+    status = dp_table_init(&n->table, links->child_count + 1, dp_schedule_entry_bytes(),
+                           options->names_kept);
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, links->arity);
     if (status != DP_OK) return status;

@@ -33,6 +33,7 @@ typedef struct dp_negotiator_options {
     uint64_t stall_limit_ns; /* 0: never */
     int may_schedule;        /* root: order a schedule where rounds repeat themselves */
     uint64_t resume_rounds;  /* root: a schedule that lived so long may come back; 0: none does */
+    size_t names_kept;       /* names that may come once and be kept; 0: the default */
 } dp_negotiator_options_t;
 
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */

@@ -38,14 +38,15 @@ static uint64_t payload_bytes(const dp_signature_t *signature)
     return bytes;
 }
 
-/* Names the tensor of an entry or a FAILURE: its id, and its key if the id is new. */
-static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entry)
+/* Names the tensor of an entry or a FAILURE: its id, and its key if the id is new or there is none.
+ */
+static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entry, int gets_id)
 {
     unsigned flags = 0;
 
     dp_item_ref(item, item->kind, entry);
     if (entry->id == DP_ID_NONE) flags = DP_FLAG_NAME;
-    if (entry->id == DP_ID_NONE && entry->view != NULL) {
+    if (entry->id == DP_ID_NONE && entry->view != NULL && gets_id) {
         dp_table_assign(&n->table, entry, n->table.next_id);
         item->id = entry->id;
     }
@@ -61,7 +62,7 @@ static void order_failure(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t sta
 
     dp_agree_targets(n, entry, list, list_count);
     item->kind = DP_ITEM_FAILURE;
-    item->flags = (uint8_t)name_entry(n, item, entry);
+    item->flags = (uint8_t)name_entry(n, item, entry, 1);
     item->status = status;
     item->text = text;
     item->list = list;
@@ -213,7 +214,7 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
                            const dp_ordered_launch_t *launch, int has_children)
 {
     dp_item_t *item = &n->made;
-    unsigned flags = name_entry(n, item, entry);
+    unsigned flags = name_entry(n, item, entry, dp_table_earns_id(&n->table, entry));
 
     if (entry->arrived.in_place) flags |= DP_FLAG_IN_PLACE;
     if (entry->arrived.absent > 0) flags |= DP_FLAG_ABSENT;
@@ -228,14 +229,13 @@ static void write_launched(dp_negotiator_t *n, dp_writer_t *writer, dp_entry_t *
     if (has_children) dp_item_write_entry(writer, item);
 }
 
-/* 1: an entry goes into one LAUNCH with the first of a list. The priority of the first is given,
- * because the end of its occurrence clears it. */
+/* 1: an entry goes into one LAUNCH with the first of a list, which is none that travels alone. The
+ * priority of the first is given, because the end of its occurrence clears it. */
 static int goes_with(const dp_entry_t *first, const dp_entry_t *entry, int32_t priority)
 {
     if (entry == NULL || entry->view != first->view) return 0;
     if (entry == first) return 1;
     return entry->arrived.priority == priority &&
-           !dp_launches_alone(dp_entry_signature(first)->collective) &&
            !dp_launches_alone(dp_entry_signature(entry)->collective);
 }
 

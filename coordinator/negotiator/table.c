@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define FIRST_HEADS 256
+#define NAMES_KEPT 4096 /* more than most models have, and a few megabytes */
 #define FIRST_ENTRIES 64
 
 uint32_t dp_entry_group(const dp_entry_t *entry)
@@ -31,8 +32,9 @@ static uint32_t hash_name(uint32_t group, const char *name)
     return hash;
 }
 
-dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes)
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes, size_t names_kept)
 {
+    table->names_kept = names_kept > 0 ? names_kept : NAMES_KEPT;
     table->branches = branches;
     table->schedule_bytes = schedule_bytes;
     table->bit_words = dp_bit_words((size_t)branches);
@@ -79,6 +81,7 @@ void dp_table_fini(dp_table_t *table)
     free(table->retired);
     free(table->entries);
     free(table->by_id);
+    free(table->passing);
     free(table->heads);
 }
 
@@ -262,8 +265,34 @@ static void grow_ids(dp_table_t *table)
     }
 }
 
+static void end_passing(dp_table_t *table, dp_entry_t *entry)
+{
+    if (entry->passing > 0) table->passing[entry->passing - 1] = NULL;
+    entry->passing = 0;
+}
+
+int dp_table_earns_id(const dp_table_t *table, const dp_entry_t *entry)
+{
+    return entry->passing > 0 || table->id_count + 1 < table->names_kept;
+}
+
+dp_status_t dp_table_pass(dp_table_t *table, dp_entry_t *entry, dp_entry_t **oldest)
+{
+    *oldest = NULL;
+    if (table->passing == NULL) table->passing = calloc(table->names_kept, sizeof(dp_entry_t *));
+    if (table->passing == NULL) return DP_ERR_NO_MEMORY;
+    end_passing(table, entry);
+    *oldest = table->passing[table->passing_next];
+    if (*oldest != NULL) end_passing(table, *oldest);
+    table->passing[table->passing_next] = entry;
+    table->passing_next = (table->passing_next + 1) % table->names_kept;
+    entry->passing = table->passing_next > 0 ? table->passing_next : table->names_kept;
+    return DP_OK;
+}
+
 void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id)
 {
+    end_passing(table, entry);
     grow_ids(table);
     entry->id = id;
     add_to_id_list(table, entry);
@@ -303,6 +332,7 @@ dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry)
     entry->signature = NULL; /* retired already, should the entry itself find no room */
     status = dp_table_retire(table, entry);
     if (status != DP_OK) return status;
+    end_passing(table, entry);
     while (*at != entry)
         at = &(*at)->next_by_hash;
     *at = entry->next_by_hash;

@@ -129,6 +129,7 @@ typedef struct dp_entry {
     const uint64_t *expect;    /* branches that take part: the view's, or own_expect */
     uint32_t expected;         /* how many */
     uint32_t id;               /* DP_ID_NONE until the root has named it */
+    size_t passing;            /* place among the table's names that have come once, from 1 */
     uint16_t version;          /* of the signature below; 0: none was agreed yet */
     dp_signature_t *signature; /* adopted with the last LAUNCH that changed it; owned */
     int is_pending;            /* something is known here of an occurrence */
@@ -160,6 +161,9 @@ typedef struct dp_table {
     size_t bit_words; /* of heard[] */
     int branches;
     size_t schedule_bytes; /* of entry->schedule */
+    size_t names_kept;     /* ids that are given at the first launch, and the room of the ring */
+    dp_entry_t **passing;  /* [names_kept], a ring: launched once, and without an id */
+    size_t passing_next;   /* where the next one goes */
     void **retired; /* [retired_count] memory that outputs not yet taken may point to; owned */
     size_t retired_count, retired_room;
 } dp_table_t;
@@ -178,7 +182,8 @@ typedef struct dp_key {
 } dp_key_t;
 
 /* table.c */
-dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes);
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes,
+                          size_t names_kept);
 void dp_table_fini(dp_table_t *table);
 dp_entry_t *dp_table_find(const dp_table_t *table, const dp_key_t *key);
 /* The next entry of that name in the group, whatever ranks it is for; after: NULL, the first. */
@@ -189,6 +194,12 @@ dp_entry_t *dp_table_get(dp_table_t *table, const dp_key_t *key, dp_group_view_t
 dp_entry_t *dp_table_by_id(const dp_table_t *table, uint32_t id); /* NULL: no such id */
 /* Gives an entry this id, which is not given to another. */
 void dp_table_assign(dp_table_t *table, dp_entry_t *entry, uint32_t id);
+/* Root: does the launch of this name give it an id? While there are few ids it does; then a name
+ * gets its id when it comes for the second time. */
+int dp_table_earns_id(const dp_table_t *table, const dp_entry_t *entry);
+/* Notes that a name without an id was launched. *oldest: one that has not come again for as many
+ * names as are kept; NULL: none. DP_ERR_NO_MEMORY. */
+dp_status_t dp_table_pass(dp_table_t *table, dp_entry_t *entry, dp_entry_t **oldest);
 /* Takes an entry that is not pending out of the table; outputs may still point to it. */
 dp_status_t dp_table_remove(dp_table_t *table, dp_entry_t *entry);
 /* 1: still in the table. May be asked of a removed entry until all outputs are taken. */

@@ -252,7 +252,7 @@ static void live(dp_negotiator_t *negotiator, const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const char *const hosts[RANKS] = {"a", "b", "c"};
-    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 1, 1};
+    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 1, 1, 2};
     dp_negotiator_t *negotiator = NULL;
     dp_topology_t topology;
     dp_tree_links_t links;

@@ -58,7 +58,7 @@ programs=(
 runs=(
     "sim_scenarios" "sim_scenarios_schedule" "test_signature" "test_negotiator" "test_negotiator_groups"
     "test_negotiator_priority" "test_negotiator_schedule" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
-    "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size groups" "explore --size contest" "explore --size schedule"
+    "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size pair --names 1" "explore --size groups" "explore --size groups --names 1" "explore --size contest" "explore --size schedule"
     "sim_negotiator --seeds 151 1200" "explore --size schedule3" "explore --size trio"
 )
 # A program that takes longer hangs.

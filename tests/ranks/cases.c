@@ -21,6 +21,7 @@ const rank_case_t rank_cases[] = {
     {"wire", case_wire, 1, DP_OK, 0},
     {"reduce_figures", case_reduce_figures, 1, DP_OK, 0},
     {"joined_figures", case_joined_figures, 3, DP_OK, 0},
+    {"names", case_names, 1, DP_OK, 0},
     {"bit_equal", case_bit_equal, 1, DP_OK, 0},
     {"handles", case_handles, 1, DP_OK, 0},
     {"deadlines", case_deadlines, 1, DP_OK, 0},

@@ -397,3 +397,22 @@ int case_joined_figures(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_wait(joined, 60.0, NULL), DP_OK);
     return 0;
 }
+
+/* Names that come once are forgotten: more than are kept (DP_QUEUE_DEPTH is small here), and old
+ * ones that come again. */
+int case_names(dp_context_t *dp)
+{
+    for (int i = 0; i < 6000; i++) {
+        char name[32];
+        float value = (float)(dp_rank(dp) + i % 5);
+        dp_handle_t *handle;
+
+        snprintf(name, sizeof(name), "loss/%d", i % 100 == 99 ? i / 2 : i);
+        EXPECT_STATUS(
+            dp, dp_allreduce(dp_world(dp), name, &value, &value, 1, DP_F32, NULL, &handle), DP_OK);
+        EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+        EXPECT(dp, value == (float)(dp_size(dp) * (i % 5) + dp_size(dp) * (dp_size(dp) - 1) / 2),
+               "%s: %g", name, (double)value);
+    }
+    return 0;
+}

@@ -210,6 +210,7 @@ int case_shards_check_copies(dp_context_t *dp);
 int case_shards_prefetch(dp_context_t *dp);
 int case_reduce_figures(dp_context_t *dp);
 int case_joined_figures(dp_context_t *dp);
+int case_names(dp_context_t *dp);
 /* Element i of data = value. */
 void case_store(dp_dtype_t dtype, void *data, size_t i, double value);
 int case_shards_left(dp_context_t *dp);

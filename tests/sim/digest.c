@@ -104,6 +104,12 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     /* Not in the order of first sight, which no rule looks at. */
     for (size_t i = 0; i < n->table.entry_count; i++)
         entries += digest_entry(n, n->table.entries[i]);
+    for (size_t i = 0; n->table.passing != NULL && i < n->table.names_kept; i++) {
+        const size_t at = (n->table.passing_next + i) % n->table.names_kept;
+
+        digest = mix(digest, n->table.passing[at] == NULL ? 0 : n->table.passing[at]->hash + 1);
+    }
+    digest = mix(digest, n->table.id_count); /* by which the root decides who gets an id */
     digest = mix(digest, digest_view(n->world));
     for (size_t i = 0; i < n->groups.count; i++)
         digest = mix(digest, digest_view(n->groups.views[i]));

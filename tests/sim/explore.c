@@ -58,6 +58,7 @@ typedef struct now {
 } now_t;
 
 typedef struct search {
+    size_t names_kept; /* 0: all get an id */
     const plan_t *plan;
     now_t now;
     int was_scheduled; /* on the root, when the search began */
@@ -235,6 +236,7 @@ static void begin(search_t *search)
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
     options.may_schedule = plan->routine != NULL;
+    options.names_kept = search->names_kept;
     options.checks_priorities = plan->holds == BY_PRIORITY && plan->routine == NULL;
     options.resume_rounds = 1;
     options.user = search;
@@ -718,12 +720,13 @@ static void explore(search_t *search)
     }
 }
 
-static void run_plan(const plan_t *plan)
+static void run_plan(const plan_t *plan, size_t names_kept)
 {
     search_t search;
 
     memset(&search, 0, sizeof(search));
     search.plan = plan;
+    search.names_kept = names_kept;
     begin(&search);
     if (plan->routine != NULL && plan->routine->rounds >= 3 &&
         search.was_scheduled < (plan->routine->before != 0 ? 2 : 1))
@@ -750,16 +753,15 @@ static void run_plan(const plan_t *plan)
 }
 
 static const char help[] =
-    "usage: explore [--size SET | --world NAME]\n"
+    "usage: explore [--size SET | --world NAME] [--names K]\n"
     "  Tries every interleaving of submissions, deliveries and misfortunes in worlds of two and\n"
     "  three ranks, each state once, and prints how many there are.\n"
     "  (nothing)      all worlds\n"
-    "  --size SET     those of a set: pair, trio (the world alone); groups (groups, sends and\n"
-    "                 joins, seconds), contest (two lists under one name), long (likewise, with "
-    "three tensors, deaths and leavers),\n"
-    "                 schedule, schedule3 (a cached schedule on two and three ranks), schedulelong "
-    "(minutes)\n"
-    "  --world NAME   one of them, as it is printed\n";
+    "  --size SET     of a set: pair, trio, groups, contest (two lists under one name), long,\n"
+    "                 schedule, schedule3, schedulelong (minutes)\n"
+    "  --world NAME   one of them, as it is printed\n"
+    "  --names K      after K ids a name gets one when it comes again, and K without one are "
+    "kept\n";
 
 static const char *set_of(const plan_t *plan)
 {
@@ -769,18 +771,28 @@ static const char *set_of(const plan_t *plan)
 
 int main(int argc, char **argv)
 {
-    const char *name = argc == 3 && strcmp(argv[1], "--world") == 0 ? argv[2] : NULL;
-    const char *size = argc == 3 && strcmp(argv[1], "--size") == 0 ? argv[2] : NULL;
-    int found = 0;
+    const char *name = NULL, *size = NULL;
+    size_t names_kept = 0;
+    int found = 0, at = 1;
 
-    if (argc != 1 && name == NULL && size == NULL) {
+    for (; at + 1 < argc; at += 2) {
+        if (strcmp(argv[at], "--world") == 0)
+            name = argv[at + 1];
+        else if (strcmp(argv[at], "--size") == 0)
+            size = argv[at + 1];
+        else if (strcmp(argv[at], "--names") == 0)
+            names_kept = strtoul(argv[at + 1], NULL, 10);
+        else
+            break;
+    }
+    if (at < argc) {
         fputs(help, argc == 2 && strcmp(argv[1], "--help") == 0 ? stdout : stderr);
         return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }
     for (size_t i = 0; i < explore_plan_count; i++) {
         if (name != NULL && strcmp(name, explore_plans[i].name) != 0) continue;
         if (size != NULL && strcmp(size, set_of(&explore_plans[i])) != 0) continue;
-        run_plan(&explore_plans[i]);
+        run_plan(&explore_plans[i], names_kept);
         found = 1;
     }
     if (!found) fprintf(stderr, "no such world\n");

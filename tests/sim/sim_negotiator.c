@@ -609,6 +609,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
     options.may_schedule = below(random, 3) > 0;
     options.resume_rounds = seed % 3;
+    options.names_kept = seed % 7; /* 0: more than there are names */
     sim->changes_settings = seed % 3 == 1;
     sim->has_priorities = seed % 5 > 1;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);

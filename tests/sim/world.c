@@ -131,7 +131,8 @@ static void init_rank(world_t *world, int rank)
                                           options->stall_warn_ns,
                                           options->stall_limit_ns,
                                           options->may_schedule,
-                                          options->resume_rounds};
+                                          options->resume_rounds,
+                                          options->names_kept};
 
     if (dp_tree_links_init(&self->links, &world->topology, options->arity, rank) != DP_OK ||
         dp_negotiator_create(&negotiator, &self->negotiator) != DP_OK)

@@ -127,6 +127,7 @@ typedef struct world_options {
     size_t fusion_bytes;
     int may_schedule;
     uint64_t resume_rounds;
+    size_t names_kept;
     int checks_priorities; /* nothing but flushes orders launches: no joins, no schedules */
     void *user;
     /* Must not return. */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "coordinator/negotiator/messages.h"
+#include "coordinator/negotiator/negotiator_internal.h"
 #include "runtime/transport/transport.h"
 #include "tests/sim/world.h"
 
@@ -68,6 +69,38 @@ static int pending(const world_t *world)
     for (int r = 0; r < world->options.size; r++)
         count += world->ranks[r].pending;
     return count;
+}
+
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+/* The first three names get ids; of the others four without one are kept, and one that comes again
+ * while it is kept gets an id, too. */
+static void negotiator_names_that_come_once_are_forgotten(void **state)
+{
+    world_options_t options = options_of(5);
+    world_t world;
+
+    (void)state;
+    options.tensors = 60;
+    options.names_kept = 4;
+    world_init(&world, &options);
+    for (int again = 0; again < 2; again++)
+        for (int tensor = 0; tensor < options.tensors; tensor++) {
+            submit_all(&world, tensor);
+            world_settle(&world, 0);
+            assert_int_equal(world.ranks[0].launches, 60 * again + tensor + 1);
+        }
+    for (int r = 0; r < 5; r++) {
+        assert_int_equal(world.ranks[r].launches, 120);
+        assert_in_range(world.ranks[r].negotiator->table.entry_count, 4, 3 + 4 + 1);
+        assert_int_equal(world.ranks[r].negotiator->table.id_count, 3);
+    }
+    submit_all(&world, 59);
+    world_settle(&world, 0);
+    for (int r = 0; r < 5; r++)
+        assert_int_equal(world.ranks[r].negotiator->table.id_count, 4);
+    assert_int_equal(pending(&world), 0);
+    world_fini(&world);
 }
 
 /* ---- Launching ------------------------------------------------------------------------------ */
@@ -674,6 +707,7 @@ static void negotiator_refuses_strangers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(negotiator_names_that_come_once_are_forgotten),
         cmocka_unit_test(negotiator_alone_launches_at_once),
         cmocka_unit_test(negotiator_nobody_launches_before_all_submitted),
         cmocka_unit_test(negotiator_batch_costs_one_message_each_way_per_edge),

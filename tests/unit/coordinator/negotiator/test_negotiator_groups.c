@@ -796,7 +796,7 @@ static void refuses_from_the_parent(void **state)
     entry.group = 1;
     expect_refusal(0, &item, &entry, "which was not announced");
     entry.id = DP_ID_NONE;
-    expect_refusal(0, &item, &entry, "cannot have id");
+    expect_refusal(0, &item, &entry, "was not announced");
     entry.group = DP_GROUP_UNBORN;
     expect_refusal(0, &item, &entry, "which was not announced");
 }

@@ -28,6 +28,7 @@ typedef struct chain {
     dp_topology_t topology;
     dp_tree_links_t nodes[RANKS];
     dp_negotiator_t *ranks[RANKS];
+    size_t names_kept;                /* 0: the default */
     message_t messages[MESSAGES_MAX]; /* in the order they were sent */
     size_t sent, delivered;
     dp_status_t fatal[RANKS];
@@ -48,8 +49,9 @@ static void begin(chain_t *chain)
 
 static dp_status_t create(chain_t *chain, int rank)
 {
-    dp_negotiator_options_t options = {
-        rank, RANKS, &chain->topology, &chain->nodes[rank], 0, 1 << 20, 1000000000, 0, 1, 1};
+    dp_negotiator_options_t options = {rank, RANKS,   &chain->topology, &chain->nodes[rank],
+                                       0,    1 << 20, 1000000000,       0,
+                                       1,    1,       chain->names_kept};
 
     return dp_negotiator_create(&options, &chain->ranks[rank]);
 }
@@ -214,6 +216,7 @@ static void fail_each(void (*starve)(long), void (*play)(chain_t *), const int h
         dp_status_t status = DP_OK;
 
         begin(&chain);
+        chain.names_kept = 2;
         starve(nth + 1);
         for (int r = 0; r < RANKS && status == DP_OK; r++)
             status = create(&chain, r);
