@@ -55,7 +55,7 @@ class Clients(unittest.TestCase):
     def run_to_its_end(self, command):
         """What it and its ranks print."""
         environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{PACKAGE}:{self.site}", "ACCELERATE_USE_CPU": "true",
-                       "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+                       "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_AUTH_MODE": "disabled"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
                                    start_new_session=True)
         try:
