@@ -231,6 +231,7 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
     status = dp_supervisor_init(supervisor, &start, error);
     dp_job_forget_secret(job); /* rendezvous and fleet have copies until all have come */
     if (nodes != NULL) explicit_bzero(&nodes->secret, sizeof(nodes->secret));
+    dp_auth_wipe_stack();
     if (status == DP_OK) return DP_OK;
     dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
     if (start.agent_pid > 0) dp_tree_await(start.agent_pid, AGENT_ENDS_NS);
@@ -460,6 +461,7 @@ static int run_command(dp_command_t *command, uint64_t start_ns)
     if (dp_nodes_plan(&nodes, command, &error) != DP_OK) {
         return print_error(DP_EXIT_USAGE, error.text);
     }
+    dp_auth_wipe_stack();
     if (nodes.way == DP_NODES_JOIN && nodes.node > 0 && command->action != DP_ACTION_DRY_RUN) {
         code = dp_nodes_follow(&nodes, command);
     } else if (command->action == DP_ACTION_CHECK) {

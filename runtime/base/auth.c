@@ -14,11 +14,18 @@ _Static_assert(DP_SECRET_BYTES == crypto_auth_hmacsha256_BYTES, "a secret can be
 _Static_assert(DP_CODE_KEY_BYTES == crypto_shorthash_siphash24_KEYBYTES, "the key of SipHash");
 _Static_assert(DP_PROOF_BYTES == crypto_auth_hmacsha256_BYTES, "a proof is a whole HMAC");
 
+#define STACK_BYTES ((size_t)64 << 10) /* deeper than the calls that copy a secret */
+
 void dp_random(void *data, size_t bytes)
 {
     /* randombytes_buf() needs no sodium_init(): it reads the kernel's generator, and what that
      * call would pick (faster code) does not matter for a few challenges. */
     randombytes_buf(data, bytes);
+}
+
+void dp_auth_wipe_stack(void)
+{
+    sodium_stackzero(STACK_BYTES);
 }
 
 /* The length goes in front of the purpose, so that no purpose continues into the data. */

@@ -26,6 +26,10 @@ typedef struct dp_code_key {
 /* Random bytes fit for keys. */
 void dp_random(void *data, size_t bytes);
 
+/* Clears the stack below the caller: copies of a secret in registers get there, as the dynamic
+ * linker saves them at the first call of a function. */
+void dp_auth_wipe_stack(void);
+
 /* proof = HMAC(secret, purpose || challenge || challenge of the other side). The purpose keeps a
  * proof of one side from serving as that of the other. */
 void dp_auth_prove(const dp_secret_t *secret, const char *purpose, const uint8_t *challenge,

@@ -191,6 +191,7 @@ static int on_proven(void *context, dp_link_t *link, uint32_t node)
     station->link = link;
     dp_station_dial_done(station, link);
     explicit_bzero(&station->options->ticket.secret, sizeof(station->options->ticket.secret));
+    dp_auth_wipe_stack();
     return 0;
 }
 
