@@ -126,13 +126,15 @@ static bench_options_t parse(int argc, char **argv)
     int c;
 
     while ((c = getopt_long(argc, argv, "b:e:f:n:w:h", table, NULL)) != -1) {
+        const char *value = optarg == NULL ? "" : optarg; /* "": it takes none */
+
         /* As for dprun and compilers the last one counts. */
-        if (optarg != NULL && given[c] != NULL && strcmp(given[c], optarg) != 0) {
+        if (given[c] != NULL && strcmp(given[c], value) != 0) {
             fprintf(stderr,
                     "dpbench: warning: an option is given twice, %s and %s: the last one counts\n",
-                    given[c], optarg);
+                    given[c], value);
         }
-        given[c] = optarg;
+        given[c] = value;
         switch (c) {
         case LATENCY:
             o.kind = BENCH_LATENCY;
@@ -140,40 +142,39 @@ static bench_options_t parse(int argc, char **argv)
         case GRADIENTS: {
             static const char *const sets[] = {"gpt2-124m"};
 
-            find_name("gradients", optarg, sets, 1);
+            find_name("gradients", value, sets, 1);
             o.kind = BENCH_GRADIENTS;
             break;
         }
         case COLLECTIVE:
-            o.collective = find_collective(optarg);
+            o.collective = find_collective(value);
             break;
         case DTYPE:
-            o.dtype = (dp_dtype_t)find_name("dtype", optarg, dtype_names, DP_F64 + 1);
+            o.dtype = (dp_dtype_t)find_name("dtype", value, dtype_names, DP_F64 + 1);
             break;
         case REDUCE:
-            o.reduce = (dp_reduce_t)find_name("reduce", optarg, reduce_names, DP_REDUCE_COUNT);
+            o.reduce = (dp_reduce_t)find_name("reduce", value, reduce_names, DP_REDUCE_COUNT);
             break;
         case WIRE:
-            o.wire = (dp_wire_t)find_name("wire", optarg, wire_names, DP_WIRE_BF16 + 1);
+            o.wire = (dp_wire_t)find_name("wire", value, wire_names, DP_WIRE_BF16 + 1);
             break;
         case 'b':
-            o.min_bytes = parse_number("--min", optarg, 1, SIZE_MAX >> 4);
+            o.min_bytes = parse_number("--min", value, 1, SIZE_MAX >> 4);
             break;
         case 'e':
-            o.max_bytes = parse_number("--max", optarg, 1, SIZE_MAX >> 4);
+            o.max_bytes = parse_number("--max", value, 1, SIZE_MAX >> 4);
             break;
         case 'f':
-            o.factor = parse_number("--factor", optarg, 2, 1024);
+            o.factor = parse_number("--factor", value, 2, 1024);
             break;
         case 'n':
-            o.iterations = (int)parse_number("--iterations", optarg, 1, 1000000);
+            o.iterations = (int)parse_number("--iterations", value, 1, 1000000);
             break;
         case 'w':
-            o.warmup = (int)parse_number("--warmup", optarg, 0, 1000000);
+            o.warmup = (int)parse_number("--warmup", value, 0, 1000000);
             break;
         case MEMORY:
-            o.memory =
-                (bench_memory_t)find_name("memory", optarg, memory_names, BENCH_MEMORY_COUNT);
+            o.memory = (bench_memory_t)find_name("memory", value, memory_names, BENCH_MEMORY_COUNT);
             break;
         case NO_CHECK:
             o.check = 0;

@@ -32,7 +32,7 @@ static const char *const ucx_variables[][2] = {
 static int check_interpreter(const char *name, const char *path, dp_error_t *error)
 {
     char line[256] = "";
-    char *at = line;
+    char *at;
     FILE *file = fopen(path, "re");
     int has_return;
 

@@ -244,9 +244,10 @@ static void name_foreign(dp_supervisor_t *supervisor, int rank)
 
     if (library[0] == '\0' || supervisor->joined > 0 || supervisor->has_named_foreign) return;
     supervisor->has_named_foreign = 1;
-    for (char **word = job->command->argv; *word != NULL && used < sizeof(words) - 1; word++)
+    for (char **word = job->command->argv; *word != NULL && used < sizeof(words) - 1; word++) {
         used += (size_t)snprintf(words + used, sizeof(words) - used,
                                  strpbrk(*word, " \t\n$;") == NULL ? " %s" : " '%s'", *word);
+    }
     dp_job_output_say(
         supervisor->output,
         "rank %d has loaded %s, an MPI that finds no launcher here, and no rank has "

@@ -348,6 +348,7 @@ static void refuse_option(const command_t *command, int letter, const char *word
 /* 0: go on; otherwise the exit code plus one. */
 static int parse_option(const command_t *command, int letter, arguments_t *arguments)
 {
+    const char *value = optarg == NULL ? "" : optarg; /* "": it takes none */
     dp_error_t error;
 
     if (letter == 'h') {
@@ -359,17 +360,17 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
                 command->usage);
         return EXIT_USAGE + 1;
     }
-    if (letter == 'o') arguments->output = optarg;
+    if (letter == 'o') arguments->output = value;
     if (letter == 'j') arguments->json = 1;
     if (letter == 'O') arguments->open = 1;
     if (letter == 'f') {
-        arguments->format = optarg;
-        if (strcmp(optarg, "json") != 0 && strcmp(optarg, "perfetto") != 0) {
-            fprintf(stderr, "dptrace: --format %s: expected perfetto or json\n", optarg);
+        arguments->format = value;
+        if (strcmp(value, "json") != 0 && strcmp(value, "perfetto") != 0) {
+            fprintf(stderr, "dptrace: --format %s: expected perfetto or json\n", value);
             return EXIT_USAGE + 1;
         }
     }
-    if (letter == 's' && dp_step_window_parse(optarg, &arguments->window, &error) != DP_OK) {
+    if (letter == 's' && dp_step_window_parse(value, &arguments->window, &error) != DP_OK) {
         print_failure(&error);
         return EXIT_USAGE + 1;
     }

@@ -1,6 +1,7 @@
 /*
- * arc4random.c - what libevent takes from glibc 2.36, for machines whose C library is older. bundle.py compiles it
- * into libdp-arc4random.so beside the wheel's libevent, where the C library of the building machine has these.
+ * arc4random.c - what libevent takes from glibc 2.36, for machines whose C library is older.
+ * bundle.py compiles it into libdp-arc4random.so beside the wheel's libevent, where the C library
+ * of the building machine has these.
  */
 #include <errno.h>
 #include <stddef.h>

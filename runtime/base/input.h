@@ -20,12 +20,11 @@ static inline FILE *dp_input_open(const char *path, const char **why)
     FILE *file = NULL;
     /* O_NONBLOCK: open() does not wait for a pipe's writer. Reading does, while there is one. */
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    const int is_open = fd >= 0 && fstat(fd, &status) == 0;
 
-    if (fd < 0 || fstat(fd, &status) != 0) {
-        *why = strerror(errno);
-    } else if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    if (is_open && !S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
         *why = S_ISDIR(status.st_mode) ? strerror(EISDIR) : "not a regular file";
-    } else if (fcntl(fd, F_SETFL, 0) != 0 || (file = fdopen(fd, "rb")) == NULL) {
+    } else if (!is_open || fcntl(fd, F_SETFL, 0) != 0 || (file = fdopen(fd, "rb")) == NULL) {
         *why = strerror(errno);
     }
     if (fd >= 0 && file == NULL) close(fd);

@@ -209,13 +209,12 @@ int gpt2_file_open(const char *path, FILE **out, size_t *bytes, gpt2_error_t *er
     /* O_NONBLOCK: not to wait for the other end of a FIFO. It means nothing to a regular file. */
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat status;
+    const int is_open = fd >= 0 && fstat(fd, &status) == 0;
 
     *out = NULL;
-    if (fd < 0 || fstat(fd, &status) != 0) {
-        (void)gpt2_fail(error, "%s: %s", path, strerror(errno));
-    } else if (!S_ISREG(status.st_mode)) {
+    if (is_open && !S_ISREG(status.st_mode)) {
         (void)gpt2_fail(error, "%s: not a regular file", path);
-    } else if ((*out = fdopen(fd, "rb")) == NULL) {
+    } else if (!is_open || (*out = fdopen(fd, "rb")) == NULL) {
         (void)gpt2_fail(error, "%s: %s", path, strerror(errno));
     } else {
         if (bytes != NULL) *bytes = (size_t)status.st_size;

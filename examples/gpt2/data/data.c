@@ -337,7 +337,7 @@ static int read_piece(gpt2_data_t *data, const shard_t *shard, uint64_t at, size
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < data->vocab) continue;
         return gpt2_fail(error, "%s: %s %llu is %d, outside the vocabulary of %d", shard->path,
-                         each == 1 ? "byte" : "token", (unsigned long long)(at + i), (int)tokens[i],
+                         each == 1 ? "byte" : "token", (unsigned long long)at + i, (int)tokens[i],
                          data->vocab);
     }
     return 0;

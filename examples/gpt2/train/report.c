@@ -49,9 +49,10 @@ static int cut_log(const char *path, uint64_t step, gpt2_error_t *error)
         if (strchr(line, '\n') == NULL || (is_row && strtoull(line, NULL, 10) > step)) break;
         kept += (off_t)strlen(line);
     }
-    if (S_ISREG(status.st_mode) && ftruncate(fileno(file), kept) != 0)
+    if (S_ISREG(status.st_mode) && ftruncate(fileno(file), kept) != 0) {
         code = gpt2_fail(error, "%s: cannot be cut to step %llu: %s", path,
                          (unsigned long long)step, strerror(errno));
+    }
     (void)fclose(file);
     return code;
 }
@@ -431,9 +432,10 @@ int gpt2_report_end(gpt2_report_t *self, double validation, gpt2_error_t *error)
     if (trainer->phases.steps > 0) print_phases(&trainer->phases);
     print_files(self);
     (void)fflush(stdout);
-    if (self->csv != NULL && fclose(self->csv) != 0) /* where a full disk may show */
+    if (self->csv != NULL && fclose(self->csv) != 0) { /* where a full disk may show */
         (void)gpt2_fail(&self->csv_lost, "%s: cannot be closed: %s", self->csv_path,
                         strerror(errno));
+    }
     self->csv = NULL;
     return self->csv_lost.text[0] == '\0' ? 0 : gpt2_fail(error, "%s", self->csv_lost.text);
 }

@@ -301,9 +301,10 @@ int gpt2_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, gpt2_erro
     if (code == 0 && strategy->rank == 0) code = gpt2_out_folder_clear(options, error);
     if (code == 0 && strategy->rank == 0) code = gpt2_report_create(trainer, &report, error);
     if (code == 0 && strategy->rank == 0) say_notes(trainer->notes);
-    if (code == 0 && strategy->rank == 0 && options->samples != NULL)
+    if (code == 0 && strategy->rank == 0 && options->samples != NULL) {
         code = write_samples(trainer->options, &trainer->corpus.training, trainer->progress.seed,
                              error);
+    }
     if (code == 0 && options->summary != NULL)
         code = gpt2_summary_create(trainer, &before, &summary, error);
     if (code == 0) code = loop(trainer, report, summary, &validation, &save_failed, error);

@@ -71,11 +71,11 @@ typedef struct dp_fleet_node {
     dp_remote_about_t about;
     dp_tunnel_t *tunnel;
     int left;
+    int is_told; /* to end, by a signal to its station */
     char why[400];
     uint64_t silent_ns;        /* since when nothing was heard, of a node lost for that; 0 */
     uint64_t deaf_ns;          /* when it said that nothing reaches it; 0 */
     uint64_t deaf_acked_bytes; /* then, of this side */
-    int is_told;               /* to end, by a signal to its station */
     int is_suspected;          /* a rank on another node gave one of its ranks up */
     int kernel_answered;       /* of a silent one: it still confirmed what this side sent */
     int has_files;             /* they have all come */

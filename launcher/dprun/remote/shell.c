@@ -164,8 +164,9 @@ dp_status_t dp_shell_create(struct event_base *base, const dp_shell_start_t *sta
         /* Linux before 5.3, and some sandboxes, have no pidfd: there its end is looked for. */
         shell->pidfd = (int)syscall(SYS_pidfd_open, shell->pid, 0);
         shell->readable = event_new(base, shell->output, EV_READ | EV_PERSIST, on_readable, shell);
-        shell->exited = event_new(base, shell->pidfd,
-                                  (shell->pidfd >= 0 ? EV_READ : 0) | EV_PERSIST, on_exited, shell);
+        shell->exited =
+            event_new(base, shell->pidfd, (short)((shell->pidfd >= 0 ? EV_READ : 0) | EV_PERSIST),
+                      on_exited, shell);
         if (shell->readable == NULL || shell->exited == NULL ||
             event_add(shell->readable, NULL) != 0 ||
             event_add(shell->exited, shell->pidfd >= 0 ? NULL : &look) != 0) {
