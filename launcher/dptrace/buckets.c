@@ -239,7 +239,7 @@ static dp_status_t finish_buckets(dp_analysis_work_t *work)
     return DP_OK;
 }
 
-/* What an event of the data plane explains; DP_WHY_COUNT: nothing. */
+/* The kind of waiting that an event of the data plane explains; DP_WHY_COUNT: none. */
 static int explanation_of(const dp_timeline_event_t *event)
 {
     switch ((dp_trace_kind_t)event->kind) {

@@ -120,7 +120,7 @@ static int open_tunnel(void *context, int node)
     return ends[1];
 }
 
-/* What dprun would send to the station: a challenge is kept. */
+/* Takes dprun's bytes in the station's place: a challenge is kept. */
 static void on_tunnel_frame(void *context, uint8_t type, const void *fields, size_t bytes)
 {
     dp_fleet_node_t *node = context;

@@ -16,7 +16,7 @@
 
 typedef struct dp_shell dp_shell_t;
 
-/* What may be sent to every process of a job. */
+/* Signals that may be sent to every process of a job. */
 #define DP_SHELL_SHIELDED                                                                          \
     {                                                                                              \
         SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2                                         \
