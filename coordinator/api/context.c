@@ -2,7 +2,7 @@
  * context.c - dp_init() and dp_finalize(): builds a context from the wire up, and takes it down.
  *
  *     bootstrap -> hello (topology, rank 0's settings) -> network -> trace -> transport
- *               -> device, engine -> pipeline -> tuner, program order
+ *               -> device, engine -> pipeline -> program order
  *               -> loop: the coordinator thread runs
  *
  * Construction runs in the order of the fields in context.h; destruction runs backwards and accepts
@@ -237,7 +237,6 @@ static void context_destroy(dp_context_t *context, int failed)
     dp_bootstrap_destroy(context->bootstrap);
     dp_requests_free(context);
     dp_program_destroy(context->program);
-    dp_tune_destroy(context->tune);
     dp_groups_free(context);
     for (size_t i = 0; i < context->texts.count; i++)
         free(context->texts.kept[i]);
@@ -308,31 +307,6 @@ static dp_status_t make_program(dp_context_t *context)
     return dp_program_create(&options, &context->program);
 }
 
-static void set_hold(void *user, uint64_t hold_ns)
-{
-    const dp_context_t *context = user;
-
-    dp_loop_set_hold(context->loop, hold_ns);
-}
-
-/* Rank 0's coordinator alone holds launches back, so rank 0 alone tunes for how long. */
-static dp_status_t make_tune(dp_context_t *context, dp_error_t *error)
-{
-    dp_tune_options_t options = {.hold_ns = context->config.hold_ns,
-                                 .log = &context->log,
-                                 .set_hold = set_hold,
-                                 .user = context};
-
-    if (!context->config.tune || context->rank != 0) return DP_OK;
-    if (context->config.order == DP_CONFIG_ORDER_PROGRAM) {
-        dp_log_warn(&context->log,
-                    "DP_TUNE: with order=program nothing is held back; nothing is tuned");
-        return DP_OK;
-    }
-    if (dp_tune_create(&options, &context->tune) == DP_OK) return DP_OK;
-    return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for the tuner");
-}
-
 /* Whichever step fails, context_destroy() takes down the parts that exist. The ranks exchange
  * values on the way, in the same order on all: hello, perhaps reach, those of network.c, control,
  * and the engine's. */
@@ -385,8 +359,6 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     status = dp_context_make_device(context, error);
     if (status != DP_OK) return status;
     status = make_pipeline(context, &callbacks, error);
-    if (status != DP_OK) return status;
-    status = make_tune(context, error);
     if (status != DP_OK) return status;
     if (config->order == DP_CONFIG_ORDER_PROGRAM) {
         status = make_program(context);

@@ -17,7 +17,6 @@
 #include "coordinator/loop/loop.h"
 #include "coordinator/api/request.h"
 #include "coordinator/program/program.h"
-#include "coordinator/tuner/tune.h"
 #include "fusion/pipeline.h"
 #include "runtime/base/forked.h"
 #include "runtime/base/window.h"
@@ -163,7 +162,6 @@ struct dp_context {
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
     dp_program_t *program; /* NULL: the ranks agree on every launch */
-    dp_tune_t *tune;       /* NULL: settings stay */
     dp_loop_t *loop;
 
     /* of one file each; the structs say which, and who may touch what */

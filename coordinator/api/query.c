@@ -163,8 +163,6 @@ void dp_step_end(dp_context_t *context)
             context->steps.window.last) {
         dp_trace_keep(context->trace, 0);
     }
-    if (context->tune != NULL)
-        dp_tune_step(context->tune, atomic_load(&context->counts.bytes_reduced));
     dp_inject_step_end(context->config.injector, &context->counts.wait_ns);
 }
 

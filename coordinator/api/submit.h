@@ -1,8 +1,8 @@
 /*
  * submit.h - an operation as the functions of dp.h describe it, on its way to the coordinator.
  *
- * Used on the program's threads only. collectives.c, group.c, gradients_sync.c, coordinator/shards
- * and the tuner fill in a dp_submit_t; arguments.c checks it, stage.c may replace its tensors,
+ * Used on the program's threads only. collectives.c, group.c, gradients_sync.c and
+ * coordinator/shards fill in a dp_submit_t; arguments.c checks it, stage.c may replace its tensors,
  * submit.c makes the request.
  */
 #ifndef DP_COORDINATOR_SUBMIT_H

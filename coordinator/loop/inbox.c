@@ -14,7 +14,7 @@
  * acquire both could miss each other, as a load may overtake an earlier store to another address.
  * The exchange that clears `sleep` lets one of many producers make the system call.
  *
- * The values beside a flag (launched, hold_ns, the texts) are stored before it is raised; the
+ * The values beside a flag (launched, the texts) are stored before it is raised; the
  * read-modify-write of `flags` releases them, dp_inbox_take_flags() acquires them. The same holds
  * for the nodes behind `queue` and `urgent`.
  */

@@ -28,9 +28,8 @@ enum {
     DP_INBOX_FINALIZE = 16,
     DP_INBOX_STOP = 32,
     DP_INBOX_MISMATCH = 64,
-    DP_INBOX_HOLD = 128,
-    DP_INBOX_PROGRAM_ROUND = 256,
-    DP_INBOX_LONG_WAIT = 512
+    DP_INBOX_PROGRAM_ROUND = 128,
+    DP_INBOX_LONG_WAIT = 256
 };
 
 /* How deeply the coordinator thread sleeps. A wake-up names a depth and ends any sleep of at least
@@ -55,7 +54,6 @@ typedef struct dp_inbox {
     atomic_uint flags;                 /* DP_INBOX_... */
     _Atomic uint32_t sleep;            /* dp_inbox_sleep_t; a futex while BACKING_OFF */
     _Atomic uint64_t launched;         /* largest sequence */
-    _Atomic uint64_t hold_ns;          /* of DP_INBOX_HOLD */
     pthread_mutex_t lock;
     char activity[DP_INBOX_TEXT_MAX];      /* guarded by lock, likewise below */
     char abort_text[DP_INBOX_TEXT_MAX];    /* of the first abort */
@@ -77,7 +75,7 @@ void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text);
-/* FINALIZE, STOP, HOLD, PROGRAM_ROUND, LONG_WAIT */
+/* FINALIZE, STOP, PROGRAM_ROUND, LONG_WAIT */
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);
 
 /* Ends the coordinator thread's sleep if it is at least so deep. */

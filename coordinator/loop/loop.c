@@ -189,10 +189,6 @@ static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
     }
     if (flags & DP_INBOX_LAUNCHED)
         dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
-    if (flags & DP_INBOX_HOLD) {
-        loop->hold_ns = atomic_load(&inbox->hold_ns);
-        dp_negotiator_pace(loop->negotiator, loop->hold_ns, loop->options.config->fusion_bytes);
-    }
     if (flags & DP_INBOX_PROGRAM_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
 }
 

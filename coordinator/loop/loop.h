@@ -154,10 +154,6 @@ void dp_loop_count_awake_waiter(dp_loop_t *loop, int change);
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
 
-/* The root holds launches back no longer than this, instead of the configured DP_FUSION_HOLD. Ends
- * a cached schedule, whose launches were put together under the old value. Any thread. */
-void dp_loop_set_hold(dp_loop_t *loop, uint64_t hold_ns);
-
 /* What this rank does now, for stall reports. Any thread; copied. */
 void dp_loop_set_activity(dp_loop_t *loop, const char *text);
 

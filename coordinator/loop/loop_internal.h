@@ -85,7 +85,6 @@ struct dp_loop {
     dp_loop_trace_t trace;
     uint8_t *message; /* being put together: kind, number, bytes of the negotiator */
     size_t message_room;
-    uint64_t hold_ns;        /* as in force */
     uint64_t active_ns;      /* when the last round that found something ended */
     int empty_wakeups;       /* wake-ups by the descriptor since then */
     uint64_t sleep_until_ns; /* when the coordinator thread wakes by itself at the latest */

@@ -17,12 +17,6 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence)
     dp_inbox_launched(&loop->inbox, sequence);
 }
 
-void dp_loop_set_hold(dp_loop_t *loop, uint64_t hold_ns)
-{
-    atomic_store(&loop->inbox.hold_ns, hold_ns);
-    dp_inbox_raise(&loop->inbox, DP_INBOX_HOLD);
-}
-
 void dp_loop_set_activity(dp_loop_t *loop, const char *text)
 {
     dp_inbox_set_activity(&loop->inbox, text);

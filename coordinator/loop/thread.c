@@ -139,7 +139,8 @@ static void sleep_until_due(dp_loop_t *loop)
     const uint64_t deadline_ns = dp_loop_due(loop);
     const uint64_t now_ns = dp_now_ns();
     /* A root that holds launches back sends them when those in flight are done. */
-    const int is_holding = tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->hold_ns;
+    const int is_holding =
+        tick_ns != UINT64_MAX && tick_ns <= now_ns + loop->options.config->hold_ns;
     dp_status_t status;
 
     if (deadline_ns <= now_ns) return;
@@ -322,7 +323,6 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     loop->trace.name_round = dp_trace_name(options->trace, "round");
     loop->trace.name_schedule = dp_trace_name(options->trace, "schedule");
     loop->spin_ns = config->spin_ns;
-    loop->hold_ns = config->hold_ns;
     dp_inbox_init(&loop->inbox, options->transport);
     pthread_mutex_init(&loop->progress_lock, NULL);
     pthread_mutex_init(&loop->final.lock, NULL);

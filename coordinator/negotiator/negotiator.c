@@ -262,13 +262,6 @@ void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_
     n->order.launched = dp_max(n->order.launched, sequence);
 }
 
-void dp_negotiator_pace(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
-{
-    n->order.hold_ns = hold_ns;
-    n->order.fusion_bytes = fusion_bytes;
-    dp_negotiator_end_schedule(n, "the tuner's settings", n->now_ns);
-}
-
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;

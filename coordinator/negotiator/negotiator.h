@@ -154,8 +154,6 @@ void dp_negotiator_waits(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* A thread waits for this pending request: the root must not hold it back. */
 void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
                           uint64_t now_ns);
-/* Root: other limits for holding back. */
-void dp_negotiator_pace(dp_negotiator_t *negotiator, uint64_t hold_ns, size_t fusion_bytes);
 /* A round of this rank's program is over: the launches that the root has ordered since the last
  * call are a round that may come again. Without such calls the root looks for sequences that
  * repeat. */

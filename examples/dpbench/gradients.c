@@ -69,7 +69,7 @@ void bench_gradients(const bench_t *bench)
     for (int i = -bench->options.warmup; i < iterations; i++) {
         uint64_t begin;
 
-        /* for DP_TUNE; the barrier is part of it, as a schedule covers whole steps */
+        /* the barrier is part of the step, as a schedule covers whole steps */
         dp_step_begin(bench->dp, (uint64_t)i + (uint64_t)bench->options.warmup);
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");

@@ -71,7 +71,6 @@ static const char *const table[][2] = {
     {"cycle-time-ms", "write --fusion-hold 200us"},
     {"disable-cache", "write --schedule off"},
     {"timeline-filename", "write --timeline FILE"},
-    {"autotune", "write --tune on"},
     {"log-level", "write --log debug"},
     {"verbose", "write --log debug"},
     {"v", "write --log debug"},

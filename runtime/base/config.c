@@ -137,8 +137,6 @@ static const setting_t table[] = {
           "Bytes per second of each link of that emulated ring."),
     TIME("EMULATE_LATENCY", "5us", emulate_latency_ns, OWN, 0, SECOND,
          "Of each step of that emulated ring."),
-    CHOICE("TUNE", "off", tune, OWN, "off|on", 0,
-           "Find the best FUSION_HOLD while the program runs, and log it. Rank 0's."),
     TEXT("TIMELINE", "", timeline, OWN,
          "FILE[:steps=A-B]: write the merged timeline of the job there; empty: none."),
     YES_NO("TRACE", "1", trace, OWN,

@@ -79,7 +79,6 @@ typedef struct dp_config {
     int emulate_ranks;           /* EMULATE_RANKS: of an emulated wire; 0: the real engine */
     size_t emulate_bandwidth;    /* EMULATE_BANDWIDTH: its bytes per second */
     uint64_t emulate_latency_ns; /* EMULATE_LATENCY: of a step of its ring */
-    int tune;                    /* TUNE off|on: rank 0's counts */
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
     int trace;                         /* TRACE: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES: room of the recorder */

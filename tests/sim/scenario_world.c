@@ -30,6 +30,7 @@ void scenario_begin(world_t *world, const scenario_t *cast)
     options.kinds = cast->kinds;
     options.may_schedule = cast->may_schedule;
     options.resume_rounds = cast->resume_rounds;
+    options.hold_ns = cast->hold_ns;
     options.occurrences = 200;
     options.nodes = 1;
     options.fusion_bytes = 1 << 20;

@@ -30,6 +30,7 @@ typedef struct scenario {
     const world_tensor_t *kinds;
     int may_schedule;
     uint64_t resume_rounds;
+    uint64_t hold_ns;
 } scenario_t;
 
 void scenario_begin(world_t *world, const scenario_t *cast);

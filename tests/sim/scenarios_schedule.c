@@ -18,7 +18,7 @@
 
 static void waiter_behind_a_missing_tensor_ends_the_schedule(void **state)
 {
-    const scenario_t cast = {2, 2, 4, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 2, 4, NULL, 0, NULL, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -39,7 +39,7 @@ static void schedule_may_leave_a_subtree_out(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
     static const world_tensor_t kinds[] = {SUM(1, 0), MAKE(1, 22)};
-    const scenario_t cast = {3, 2, 2, groups, 2, kinds, 1, 0};
+    const scenario_t cast = {3, 2, 2, groups, 2, kinds, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -56,7 +56,7 @@ static void schedule_may_leave_a_subtree_out(void **state)
 
 static void together_once_is_not_together(void **state)
 {
-    const scenario_t cast = {2, 2, 4, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 2, 4, NULL, 0, NULL, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -81,7 +81,7 @@ static void overlapping_groups_keep_one_order_behind_late_launches(void **state)
 
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 5, groups, 3, kinds, 1, 0};
+        const scenario_t cast = {3, arity, 5, groups, 3, kinds, 1, 0, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -112,7 +112,7 @@ static void memory_that_moves_ends_the_schedule(void **state)
 
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 2, groups, 2, kinds, 1, 0};
+        const scenario_t cast = {3, arity, 2, groups, 2, kinds, 1, 0, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -138,7 +138,7 @@ static void late_launches_are_settled_in_their_order(void **state)
 
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 5, groups, 3, kinds, 1, 0};
+        const scenario_t cast = {3, arity, 5, groups, 3, kinds, 1, 0, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -169,7 +169,7 @@ static void schedule_that_is_kept_ends_with_its_group(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
     static const world_tensor_t kinds[] = {SUM(0, 0), SUM(1, 0), MAKE(1, 22), END(1, 9)};
-    const scenario_t cast = {2, 2, 4, groups, 2, kinds, 1, 2};
+    const scenario_t cast = {2, 2, 4, groups, 2, kinds, 1, 2, 0};
     world_t world;
 
     (void)state;
@@ -193,7 +193,7 @@ static void end_of_a_group_comes_after_unsettled_launches(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
     static const world_tensor_t kinds[] = {SUM(0, 0), SUM(1, 0), MAKE(1, 22), END(1, 9)};
-    const scenario_t cast = {2, 2, 4, groups, 2, kinds, 1, 0};
+    const scenario_t cast = {2, 2, 4, groups, 2, kinds, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -214,7 +214,7 @@ static void end_of_a_group_comes_after_unsettled_launches(void **state)
 
 static void nobody_runs_ahead_of_the_others_by_much(void **state)
 {
-    const scenario_t cast = {2, 1, 1, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 1, 1, NULL, 0, NULL, 1, 0, 0};
     uint64_t ahead;
     world_t world;
 
@@ -238,7 +238,7 @@ static void nobody_runs_ahead_of_the_others_by_much(void **state)
 
 static void tensor_of_an_earlier_schedule_ends_the_next(void **state)
 {
-    const scenario_t cast = {2, 1, 2, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 1, 2, NULL, 0, NULL, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -267,7 +267,7 @@ static void ranks_that_are_behind_may_meet_before_they_catch_up(void **state)
 
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
+        const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -300,7 +300,7 @@ static void begin_with_one_ahead(world_t *world, int arity)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}};
     static const world_tensor_t kinds[] = {SUM(0, 0), SUM(0, 1), SUM(1, 0), MAKE(1, 22)};
-    const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0};
+    const scenario_t cast = {3, arity, 4, groups, 2, kinds, 1, 0, 0};
 
     scenario_begin(world, &cast);
     scenario_submit_all(world, 3);
@@ -369,7 +369,7 @@ static void launch_comes_behind_a_late_one_that_has_failed(void **state)
  * has ended it takes two of them. */
 static void round_that_is_declared_twice_counts_once(void **state)
 {
-    const scenario_t cast = {2, 2, 2, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 2, 2, NULL, 0, NULL, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -402,7 +402,7 @@ static void round_of_others_that_is_cut_is_not_believed(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {1, 2}}};
     static const world_tensor_t kinds[] = {SUM(1, 0), SUM(1, 1), SUM(0, 0), MAKE(1, 22)};
-    const scenario_t cast = {3, 2, 4, groups, 2, kinds, 1, 0};
+    const scenario_t cast = {3, 2, 4, groups, 2, kinds, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -428,7 +428,7 @@ static void late_bucket_is_settled_whole(void **state)
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {2, {0, 2}}};
     static const world_tensor_t kinds[] = {SUM(2, 0), SUM(1, 0), SUM(1, 1), MAKE(1, 22),
                                            MAKE(2, 23)};
-    const scenario_t cast = {3, 2, 5, groups, 3, kinds, 1, 0};
+    const scenario_t cast = {3, 2, 5, groups, 3, kinds, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -462,7 +462,7 @@ static void late_bucket_is_settled_whole(void **state)
  * the schedule: rank 0 may need the result of the first before it submits the second. */
 static void nothing_is_launched_behind_what_does_not_fit(void **state)
 {
-    const scenario_t cast = {2, 2, 3, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 2, 3, NULL, 0, NULL, 1, 0, 0};
     world_t world;
 
     (void)state;
@@ -502,7 +502,7 @@ static void late_launch_that_needs_a_new_one_is_not_waited_for(void **state)
 
     (void)state;
     for (size_t o = 0; o < DP_ARRAY_LEN(orders); o++) {
-        const scenario_t cast = {4, 1 + (int)o, SUMS + 4, groups, 5, kinds, 1, 0};
+        const scenario_t cast = {4, 1 + (int)o, SUMS + 4, groups, 5, kinds, 1, 0, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -537,7 +537,7 @@ static void late_launch_that_needs_a_new_one_is_not_waited_for(void **state)
  * one after the other, and all of that comes before the others have waited for too long. */
 static void late_launches_are_given_up_before_the_limit(void **state)
 {
-    const scenario_t cast = {2, 2, 5, NULL, 0, NULL, 1, 0};
+    const scenario_t cast = {2, 2, 5, NULL, 0, NULL, 1, 0, 0};
     uint64_t now_ns = 1;
     world_t world;
 

@@ -47,9 +47,7 @@ ROOMS = {
     "coordinator/loop": ["runtime/base", "runtime/trace", "runtime/transport",
                          "coordinator/negotiator"],
     "coordinator/program": BELOW + ["coordinator/negotiator", "coordinator/loop"],
-    "coordinator/tuner": ["runtime/base"],
-    "coordinator/api": BELOW + ["coordinator/negotiator", "coordinator/loop", "coordinator/program",
-                                "coordinator/tuner"],
+    "coordinator/api": BELOW + ["coordinator/negotiator", "coordinator/loop", "coordinator/program"],
     # Built on the functions of dp.h and what is behind them.
     "coordinator/shards": ["include", "kernels", "runtime/base", "coordinator/api"],
     "coordinator": ["include"],
@@ -158,7 +156,6 @@ def check_planted():
         ("coordinator/negotiator/negotiator.c", '#include "fusion/pipeline.h"'),
         ("coordinator/negotiator/schedule/schedule.h", '#include "coordinator/api/context.h"'),
         ("coordinator/loop/loop.c", '#include "coordinator/api/context.h"'),
-        ("coordinator/tuner/tuner.c", '  #  include "coordinator/api/context.h"'),
         ("launcher/dprun/main.c", '#include "runtime/group/topology.h"'),
         ("launcher/dptrace/main.c", '#include "launcher/dprun/options.h"'),
         ("examples/hello.c", '#include "runtime/base/common.h"'),

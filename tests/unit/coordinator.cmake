@@ -46,14 +46,6 @@ if(DP_SANITIZE MATCHES "thread")
   set_tests_properties(test_program PROPERTIES ENVIRONMENT
                                                "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 endif()
-
-# The tuner: pure.
-dp_test(test_tuner SOURCES coordinator/tuner/test_tuner.c LIBS dp_coordinator m TIMEOUT 60)
-dp_test(test_tune SOURCES coordinator/tuner/test_tune.c LIBS dp_coordinator TIMEOUT 300 LABELS tsan)
-if(DP_SANITIZE MATCHES "thread")
-  set_tests_properties(test_tune PROPERTIES ENVIRONMENT
-                                            "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
-endif()
 dp_test(test_program_memory SOURCES coordinator/program/test_program_memory.c fail_allocation.c LIBS dp_coordinator
         TIMEOUT 120)
 target_link_options(test_program_memory PRIVATE
