@@ -92,14 +92,17 @@ check_names() {
     grep -oE '\b(DP_[A-Z0-9_]*[A-Z0-9]\b|dp_[a-z0-9_]+\()' "$1" | tr -d '(' | sort -u | comm -23 - "$known_names" | sed "s,^,$1: nothing is called ,"
 }
 
-# check_hops PAGE: numbered lines that begin with a function, and the sentence that counts them
+# check_hops PAGE: a section's numbered lines that begin with a function, and the sentence that counts them
 check_hops() {
-    local hops files said
-    said=$(sed -nE 's/^These are ([0-9]+) hops in ([0-9]+) files.*/\1 \2/p' "$1")
-    [ -n "$said" ] || return 0
-    hops=$(sed -nE 's/^[0-9]+\. `([^:`]+):[A-Za-z_0-9]+\(\)`.*/\1/p' "$1")
-    files=$(sort -u <<<"$hops" | wc -l)
-    [ "$said" = "$(wc -l <<<"$hops") $files" ] || echo "$1: the path has $(wc -l <<<"$hops") hops in $files files"
+    awk -v page="$1" '
+        /^#/ { hops = files = 0; split("", seen) }
+        match($0, /^[0-9]+\. `[^:`]+:[A-Za-z_0-9]+\(\)`/) {
+            file = $0; sub(/^[0-9]+\. `/, "", file); sub(/:.*/, "", file)
+            hops++; if (!(file in seen)) { seen[file] = 1; files++ }
+        }
+        match($0, /^These are [0-9]+ hops in [0-9]+ files/) {
+            if ($3 != hops || $6 != files) print page ":" NR ": the path has " hops + 0 " hops in " files + 0 " files"
+        }' "$1"
 }
 
 check() { check_items "$1"; check_hops "$1"; check_names "$1"; check_paths "$1"; check_links "$1"; }
