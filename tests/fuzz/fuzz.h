@@ -2,7 +2,7 @@
  * fuzz.h - what a fuzz target provides: libFuzzer's entry, and well-formed inputs to start from.
  *
  * Linked with fuzz_driver.c a target is an ordinary test; compiled with clang's -fsanitize=fuzzer
- * and linked with fuzz_seeds.c it is a libFuzzer program.
+ * and linked with fuzz_files.c it is a libFuzzer program.
  */
 #ifndef DP_TESTS_FUZZ_H
 #define DP_TESTS_FUZZ_H

@@ -2,16 +2,14 @@
  * fuzz_driver.c - runs a fuzz target without libFuzzer: its corpus, its seeds, and mutations of
  * both that are the same every time.
  *
- * Arguments: a folder with the corpus (one file per input; it may be missing), how many mutated
+ * Arguments: the corpus (corpus.h; it may be missing) or a file that is one input, how many mutated
  * inputs (20000), the random seed (1). A failure is a crash or a sanitizer's report; running again
- * with the same arguments repeats it, with the input's own file only that input.
+ * with the same arguments repeats it.
  */
+#include "tests/fuzz/corpus.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct input {
     uint8_t *data;
@@ -34,8 +32,9 @@ static uint64_t next_random(uint64_t *state)
 
 /* ---- Where inputs come from ----------------------------------------------------------------- */
 
-static int add(inputs_t *inputs, const uint8_t *data, size_t bytes)
+static int add(void *context, const uint8_t *data, size_t bytes)
 {
+    inputs_t *inputs = context;
     input_t *input;
 
     if (inputs->count == inputs->room) {
@@ -70,30 +69,14 @@ static int add_file(inputs_t *inputs, const char *path)
     return add(inputs, data, bytes);
 }
 
-/* All files of a folder in the order of their names; a file stands for itself. */
+/* Adds the inputs of corpus/TARGET.txt; another file is an input by itself. */
 static int add_corpus(inputs_t *inputs, const char *path)
 {
-    struct dirent **entries;
-    struct stat info;
-    int code = 0;
-    int count;
+    const size_t length = strlen(path);
 
-    if (stat(path, &info) != 0) return 0; /* none yet */
-    if (!S_ISDIR(info.st_mode)) return add_file(inputs, path);
-    count = scandir(path, &entries, NULL, alphasort);
-    if (count < 0) {
-        perror(path);
-        return -1;
-    }
-    for (int i = 0; i < count; i++) {
-        char name[4096];
-
-        snprintf(name, sizeof(name), "%s/%s", path, entries[i]->d_name);
-        if (entries[i]->d_name[0] != '.' && code == 0) code = add_file(inputs, name);
-        free(entries[i]);
-    }
-    free(entries);
-    return code;
+    if (length < 4 || strcmp(path + length - 4, ".txt") != 0) return add_file(inputs, path);
+    if (access(path, F_OK) != 0) return 0; /* none yet */
+    return corpus_read(path, add, inputs) < 0 ? -1 : 0;
 }
 
 static size_t add_seeds(inputs_t *inputs)
@@ -196,7 +179,7 @@ int main(int argc, char **argv)
         }
         run(data, bytes);
     }
-    printf("%lu inputs from %zu seeds and %zu files\n", count, seeds, kept);
+    printf("%lu inputs from %zu seeds and %zu of the corpus\n", count, seeds, kept);
     for (size_t i = 0; i < inputs.count; i++)
         free(inputs.list[i].data);
     free(inputs.list);

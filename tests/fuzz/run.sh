@@ -7,7 +7,7 @@
 # It begins with the corpus kept here, the seeds and what earlier runs left in the build folder.
 # New inputs that reach new code stay there. Runs of 30 seconds and more end by choosing the fewest
 # inputs that reach all of it; --keep makes those the corpus here. An input that crashes is in
-# DIR/fuzz/crashes: run the target's program with it as its argument.
+# DIR/fuzz/crashes: run the target's program with it as its argument, and keep it as CMakeLists.txt says.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 root=$(cd "$here/../.." && pwd) || exit 1
@@ -43,11 +43,14 @@ status() { sed -n "s/^stat::$2: *//p" "$1" | tail -n 1; }
 # Runs one target and prints its row. Ends with 1 when it found something.
 run() { # PROGRAM
     local program=$1 name=${1#./fuzz_} found=0 kept edges runs=-1
+    local corpus=$here/corpus/$name.txt ours=ours/$name
     # TCP keeps the port of each of their inputs for a minute, and a machine has 28,000.
     case $name in kv_client | kv_server) runs=8000 ;; esac
-    mkdir -p "work/$name" "seeds/$name" "$here/corpus/$name"
+    rm -rf "$ours"
+    mkdir -p "work/$name" "seeds/$name" "$ours"
     "$program" --seeds "seeds/$name" || found=1
-    "$program" "work/$name" "seeds/$name" "$here/corpus/$name" -max_total_time="$seconds" -runs=$runs \
+    [ ! -f "$corpus" ] || "$program" --unpack "$corpus" "$ours" || found=1
+    "$program" "work/$name" "seeds/$name" "$ours" -max_total_time="$seconds" -runs=$runs \
         "${limits[@]}" -timeout=20 -print_final_stats=1 -artifact_prefix="crashes/$name-" >"fuzz_$name.log" 2>&1 || {
         found=1
         echo "fuzz_$name: see $build/fuzz/fuzz_$name.log and crashes/$name-*" >&2
@@ -59,14 +62,14 @@ run() { # PROGRAM
         rm -rf "$kept"
         mkdir -p "$kept"
         "$program" -merge=1 -use_counters=0 "${limits[@]}" -artifact_prefix="crashes/$name-" \
-            "$kept" "$here/corpus/$name" "seeds/$name" "work/$name" >"$kept.log" 2>&1 || found=1
+            "$kept" "$ours" "seeds/$name" "work/$name" >"$kept.log" 2>&1 || found=1
     fi
     if [ "$keep" = 1 ] && [ -n "$(ls -A "$kept")" ]; then
-        # regression-*: what once crashed stays, whatever it reaches
-        find "$here/corpus/$name" -type f ! -name 'regression-*' -delete
-        cp "$kept"/* "$here/corpus/$name/"
+        { # an input with a comment above it stays, whatever it reaches
+            [ ! -f "$corpus" ] || awk '/^#/ { print; commented = 1; next } commented { print; commented = 0 }' "$corpus"
+            "$program" --lines "$kept"/* | LC_ALL=C sort -u
+        } >"$corpus.new" && mv "$corpus.new" "$corpus"
     fi
-    rmdir "$here/corpus/$name" 2>/dev/null
     edges=$(grep -oE 'cov: [0-9]+' "fuzz_$name.log" | tail -n 1)
     printf '%-12s %12s %9s %7s %7s %8s  %s\n' "$name" "$(status "fuzz_$name.log" number_of_executed_units)" \
         "$(status "fuzz_$name.log" average_exec_per_sec)" "${edges#cov: }" \
