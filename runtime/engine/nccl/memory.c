@@ -68,25 +68,16 @@ static void free_range(dp_nccl_engine_t *engine, dp_nccl_range_t *range)
     free(range);
 }
 
-/* Communicators in use; lock is not held while they are called, only the keeper ends them, and it
- * asks for memory.lock first. */
+/* memory.lock is held, so no communicator joins or leaves meanwhile, and none of those that have
+ * joined is freed. */
 static dp_status_t register_everywhere(dp_nccl_engine_t *engine, dp_nccl_range_t *range,
                                        dp_error_t *error)
 {
     dp_status_t status = add_handle(range, engine->world, error);
-    dp_nccl_group_t *at;
 
-    pthread_mutex_lock(&engine->lock);
-    at = engine->groups;
-    while (status == DP_OK && at != NULL) {
-        const int is_ready = at->is_joined;
-
-        pthread_mutex_unlock(&engine->lock);
-        if (is_ready) status = add_handle(range, at, error);
-        pthread_mutex_lock(&engine->lock);
-        at = at->next;
-    }
-    pthread_mutex_unlock(&engine->lock);
+    for (dp_nccl_group_t *at = engine->memory.joined; status == DP_OK && at != NULL;
+         at = at->next_joined)
+        status = add_handle(range, at, error);
     return status;
 }
 
@@ -104,22 +95,23 @@ void dp_nccl_memory_join(dp_nccl_group_t *group)
                          group->title, error.text);
         }
     }
-    pthread_mutex_lock(&engine->lock);
-    group->is_joined = 1;
-    pthread_mutex_unlock(&engine->lock);
+    group->next_joined = engine->memory.joined;
+    engine->memory.joined = group;
     pthread_mutex_unlock(&engine->memory.lock);
 }
 
-/* Keeper, before the communicator ends. is_joined goes first, so that register_everywhere() passes
- * the group by; both hold memory.lock, so none of the two sees the other half done. */
+/* Keeper, before the communicator ends: behind this call no other thread knows the group by way of
+ * memory, and the keeper may free it. The world never joined, as all memory is registered with it.
+ */
 void dp_nccl_memory_leave(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
+    dp_nccl_group_t **link = &engine->memory.joined;
 
     pthread_mutex_lock(&engine->memory.lock);
-    pthread_mutex_lock(&engine->lock);
-    group->is_joined = 0;
-    pthread_mutex_unlock(&engine->lock);
+    while (*link != NULL && *link != group)
+        link = &(*link)->next_joined;
+    if (*link != NULL) *link = group->next_joined;
     for (dp_nccl_range_t *at = engine->memory.ranges; at != NULL; at = at->next) {
         for (size_t i = at->handle_count; i-- > 0;) {
             if (at->handles[i].group != group) continue;

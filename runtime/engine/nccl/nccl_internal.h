@@ -48,8 +48,8 @@ struct dp_nccl_group {
     /* guarded by the engine's lock */
     dp_nccl_state_t state;
     int in_flight; /* operations */
-    int is_joined; /* all memory is known to it; written under memory.lock too */
     dp_nccl_group_t *next, *next_job;
+    dp_nccl_group_t *next_joined; /* guarded by memory.lock */
     dp_nccl_group_t *gathers; /* its ranks in the gather lane; launch thread only; NULL: none yet */
     cudaEvent_t id_came;      /* NULL: the id is known */
     /* keeper only */
@@ -166,7 +166,8 @@ typedef struct dp_nccl_issuing {
 typedef struct dp_nccl_memory {
     pthread_mutex_t lock; /* taken before issue_lock */
     dp_nccl_range_t *ranges;
-    cudaStream_t zeroing; /* of new memory; any thread */
+    dp_nccl_group_t *joined; /* all communicators that know the ranges, but the world's */
+    cudaStream_t zeroing;    /* of new memory; any thread */
 } dp_nccl_memory_t;
 
 struct dp_nccl_engine {

@@ -1,0 +1,106 @@
+/*
+ * test_nccl_memory.c - memory is allocated in one thread while the keeper ends a group; on
+ * simulated devices. The keeper is held where the group has left but is still there; it goes on,
+ * and frees the group, as soon as the allocating thread gives the engine's lock back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include <cuda_runtime_api.h>
+#include <semaphore.h>
+
+#include "runtime/engine/nccl/nccl_internal.h"
+#include "tests/gpu/double/cuda_runtime.h"
+#include "tests/gpu/double/nccl.h"
+#include "tests/unit/nccl_world.h"
+
+static struct {
+    dp_nccl_engine_t *engine;
+    sem_t has_left, may_end;
+    _Atomic int is_holding; /* the keeper is to be held */
+} scene;
+static _Thread_local int is_allocating;
+
+static void await(sem_t *semaphore)
+{
+    while (sem_wait(semaphore) != 0) {
+    }
+}
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+__attribute__((visibility("default"))) int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    const int code = __real_pthread_mutex_unlock(mutex);
+    dp_nccl_engine_t *engine = scene.engine;
+
+    if (engine == NULL) return code;
+    if (!is_allocating && mutex == &engine->memory.lock && atomic_exchange(&scene.is_holding, 0)) {
+        sem_post(&scene.has_left);
+        await(&scene.may_end);
+    } else if (is_allocating && mutex == &engine->lock) {
+        is_allocating = 0;
+        sem_post(&scene.may_end);
+        pthread_mutex_lock(&engine->lock);
+        while (engine->groups != NULL || engine->jobs.left > 0)
+            pthread_cond_wait(&engine->change, &engine->lock);
+        __real_pthread_mutex_unlock(&engine->lock);
+    }
+    return code;
+}
+
+static void allocate_while_a_group_ends(engine_rank_t *rank, void *user)
+{
+    static const int self[] = {0};
+    const dp_engine_members_t members = {
+        .group_index = 1, .uid = 1, .ranks = self, .count = 1, .name = "short"};
+    dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
+    const dp_engine_ops_t *ops = rank->engine->ops;
+    dp_error_t error = {DP_OK, ""};
+    void *memory;
+
+    (void)user;
+    if (ops->group_create(rank->engine, &members, &barrier.group, &error) != DP_OK) {
+        engine_check(rank, 0, "group: %s", error.text);
+        return;
+    }
+    engine_run(rank, &barrier, DP_WORK_SMALL);
+    engine_check(rank, barrier.status == DP_OK, "barrier: %s", barrier.text);
+    sem_init(&scene.has_left, 0, 0);
+    sem_init(&scene.may_end, 0, 0);
+    atomic_store(&scene.is_holding, 1);
+    scene.engine = dp_nccl_of(rank->engine);
+    ops->group_destroy(rank->engine, barrier.group);
+    await(&scene.has_left);
+    is_allocating = 1;
+    memory = engine_memory(rank, 4096);
+    if (is_allocating) sem_post(&scene.may_end);
+    is_allocating = 0;
+    engine_run(rank, &(dp_engine_op_t){.collective = DP_COLLECTIVE_BARRIER}, DP_WORK_SMALL);
+    scene.engine = NULL;
+    ops->free(rank->engine, memory);
+}
+
+static void nccl_memory_passes_by_a_group_that_ends(void **state)
+{
+    nccl_world_t world = NCCL_WORLD(1);
+
+    (void)state;
+    cuda_double_reset();
+    cuda_double_set_devices(NCCL_WORLD_RANKS);
+    nccl_double_reset();
+    assert_int_equal(nccl_world_run(&world, allocate_while_a_group_ends, NULL), 0);
+    assert_int_equal(nccl_double_live() + cuda_double_live(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nccl_memory_passes_by_a_group_that_ends)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
