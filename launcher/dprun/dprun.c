@@ -494,8 +494,8 @@ int main(int argc, char **argv)
     case DP_ACTION_VERSION:
         printf("dprun %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         break;
-    case DP_ACTION_AGENT:
-        code = dp_station_run_agent();
+    case DP_ACTION_STATION:
+        code = dp_station_main();
         break;
     case DP_ACTION_CHECK:
         code = dp_nodes_are_asked(&command) ? run_command(&command, start_ns)

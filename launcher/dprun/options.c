@@ -31,7 +31,7 @@ enum flag_id {
     FLAG_DIRECTORY,
     FLAG_PORT,
     FLAG_INTERFACE,
-    FLAG_AGENT,
+    FLAG_STATION,
     FLAG_CONFIG,
     FLAG_VARIABLE,
     FLAG_BIND,
@@ -92,7 +92,7 @@ static const dp_flag_t flags[] = {
      "Where this dprun listens for the other machines while it starts. Default: any free port.",
      MACHINES},
     {FLAG_INTERFACE, "--interface", NULL, "NAME", NULL, MACHINES},
-    {FLAG_AGENT, "--agent", NULL, NULL, NULL, MACHINES},
+    {FLAG_STATION, "--station", NULL, NULL, NULL, MACHINES},
     {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
     {FLAG_QUIET, "--quiet", "-q", NULL, "Prints nothing of the ranks, only dprun's own lines.",
@@ -234,8 +234,8 @@ static dp_status_t apply_machine_flag(dp_command_t *command, const dp_flag_t *fl
         return DP_OK;
     case FLAG_INTERFACE:
         return dp_config_set(&command->config, "NET_INTERFACE", value, DP_FROM_FLAG, error);
-    case FLAG_AGENT:
-        command->action = DP_ACTION_AGENT;
+    case FLAG_STATION:
+        command->action = DP_ACTION_STATION;
         return DP_OK;
     default:
         break;
@@ -531,7 +531,7 @@ static dp_status_t check_together(const dp_command_t *command, dp_error_t *error
 static dp_status_t check_whole(const dp_command_t *command, dp_error_t *error)
 {
     if (command->action == DP_ACTION_HELP || command->action == DP_ACTION_VERSION ||
-        command->action == DP_ACTION_AGENT) {
+        command->action == DP_ACTION_STATION) {
         return DP_OK;
     }
     if (check_together(command, error) != DP_OK) return error->status;

@@ -3,7 +3,7 @@
  *
  * Addresses alone do not tell: a bridge of containers has the same address on every machine, a
  * second network may lead nowhere, a firewall may let one direction pass. So one process of each
- * node (its first rank; with dprun --check its agent) listens on each address of the node for a
+ * node (its first rank; with dprun --check its station) listens on each address of the node for a
  * moment, and others connect to all of them:
  *
  *     list     the addresses; all nodes get all lists                  the caller's exchange

@@ -6,7 +6,7 @@
 # HARM: cut (its cable), deaf (nothing reaches it, but its own packets still come), freeze (its processes; its
 # kernel answers). PHASE, all of them by default:
 #
-#   unreached  it is silent before ssh connects            linked     its agent waits for that of another node
+#   unreached  it is silent before ssh connects            linked     its station waits for that of another node
 #   login      ssh has logged in, no agent has come        started    ranks run, none has come to the rendezvous
 #   again      likewise, at the second try: the first login was turned away
 #   exchange   ranks wait for each other in dp_init()

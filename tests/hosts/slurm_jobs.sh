@@ -22,7 +22,7 @@ met() { # RANKS: all of them did
 }
 job() { timeout -k 5 100 srun -N2 -n4 --ntasks-per-node=2 "$@" >out 2>err; }
 
-# dprun asks srun for its agents, and Slurm for nothing else.
+# dprun asks srun for its stations, and Slurm for nothing else.
 dprun_in_an_allocation() {
     local dprun=(timeout -k 5 100 salloc -Q -N2 -n4 --ntasks-per-node=2 "$build/dprun")
     "${dprun[@]}" --no-prefix "$build/hello" >out 2>err || bad "dprun in an allocation: code $?"
@@ -37,7 +37,7 @@ dprun_in_an_allocation() {
     scancel "$(squeue -h -o %A)"
     wait $step && bad "a cancelled dprun ended well"
     until_holds nobody_left
-    # The end of dprun is that of its agents and ranks.
+    # The end of dprun is that of its stations and ranks.
     "${dprun[@]}" "$build/tests/victim" 1000000 "$HOSTS_DIR" >out 2>err & step=$!
     until_holds eval '"$here/hosts.sh" --processes b | grep -q victim'
     pkill -KILL -f "^$build/dprun "

@@ -106,7 +106,7 @@ harm() { # KIND MACHINE
     oneway_out) "$hosts" --oneway "$2" out ;;
     freeze) "$hosts" --freeze "$2" ;;
     dprun) kill -9 "$job" ;;
-    agent) kill_process "$2" "^$build/dprun --agent" ;;
+    agent) kill_process "$2" "^$build/dprun --station" ;;
     ssh) kill_process login "^ssh .*$2 " ;;
     esac
 }

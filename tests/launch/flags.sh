@@ -110,7 +110,7 @@ while read -r kind flag variable value; do
     --interface) # dprun listens on it, too, and this machine may have none
         [ $way = node ] || [ -z "$interface" ] || { run 0 $flag "$interface" sh -c 'echo "<$DP_NET_INTERFACE>"'; two "<$interface>"; }
         [ $way = here ] || { run 1 $flag none-such true; expect err 'none-such'; } ;;
-    --agent) ;; # dprun's own, on other machines
+    --station) ;; # dprun's own, on other machines
     --output-dir) run 0 $flag logs printf 'x\ny'; [ "$(cat logs/rank.0.out logs/rank.1.out)" = "$(printf 'x\nyx\ny')" ] || bad "files" ;;
     --quiet | -q) run 0 $flag echo x; [ -s out ] && bad "not quiet" ;;
     --timestamps) run 0 $flag echo x; two '^\+[0-9:.]+ \[' ;;

@@ -51,7 +51,7 @@ start_sleepers() {
     until_holds marked_all a b
 }
 ends() { wait $job; code=$?; [ $code = "$1" ] || bad "exit code $code instead of $1"; }
-station_of() { "$hosts" --processes "$1" | awk '/dprun --agent/ && !/sh -c/ { print $1; exit }'; }
+station_of() { "$hosts" --processes "$1" | awk '/dprun --station/ && !/sh -c/ { print $1; exit }'; }
 
 case $case in
 start)
@@ -236,7 +236,7 @@ lost_agent)
     expect err "lost node b" "FAILED  node b (rank 2,3)"
     nothing_left a b
     start_sleepers # the agent, its guard and their parent: the next job there removes what they left
-    "$hosts" --in b pkill -9 -f 'dprun --agent'; ends 137
+    "$hosts" --in b pkill -9 -f 'dprun --station'; ends 137
     nothing_left a
     until_holds eval '[ -z "$("$hosts" --processes b | grep -Ev " ps |sshd:")" ]'
     "$hosts" --in b find /tmp -name 'dprun-*' -exec touch -d '1 minute ago' {} +
@@ -325,7 +325,7 @@ END
     touch no_more_strangers
     wait $strangers
     DP_START_TIMEOUT=1s timeout 60 "$dprun" --node 0/2 --meet login:29502 true >out 2>err && bad "nobody came: code 0"
-    expect err "node node1: its agent did not come within DP_START_TIMEOUT"
+    expect err "node node1: its station did not come within DP_START_TIMEOUT"
     nothing_left a b c ;;
 listen) # while a job starts, nothing of it listens on an interface that leads to no other node
     watch=$(dirname "$hosts")/watch_listeners.py
@@ -376,7 +376,7 @@ listen) # while a job starts, nothing of it listens on an interface that leads t
     watched run 0 --hostfile hostfile hostname; expect out "] a"
     grep -q '^fe80' seen.login || bad "login listens on: $(tr '\n' ' ' <seen.login)"
     only login "$(grep '^fe80' seen.login)"
-    # ssh's configuration knows another address than the name: its agent reaches nothing, and then all is opened.
+    # ssh's configuration knows another address than the name: its station reaches nothing, and then all is opened.
     echo "172.17.0.9 elsewhere" >>/etc/hosts
     printf '%s\n' 'Host elsewhere alias' 'HostName 10.99.0.1' >>/etc/ssh/ssh_config
     run 0 -H elsewhere hostname; expect out "] a"; expect err "listening on all addresses now (--interface names one)"

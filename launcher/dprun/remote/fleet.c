@@ -273,7 +273,7 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
 
     dp_fleet_forget_unproven(fleet, link);
     if (node == NULL || node->link != NULL || node->stage > DP_FLEET_STARTING) {
-        dp_fleet_say(fleet, "a second agent of node %s was refused",
+        dp_fleet_say(fleet, "a second station of node %s was refused",
                      node == NULL ? "?" : node->name);
         return -1;
     }
@@ -321,7 +321,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
     node->link = NULL; /* it frees itself */
     if (node->stage >= DP_FLEET_RUNNING) {
         snprintf(text, sizeof(text),
-                 "%s (its machine went down, its agent was killed, or nothing reaches it)", why);
+                 "%s (its machine went down, its station was killed, or nothing reaches it)", why);
     } else {
         snprintf(text, sizeof(text), "node %.100s: %s", node->name, why);
     }

@@ -1,5 +1,5 @@
 /*
- * fleet.h - all stations of a job, as dprun's supervisor sees them: one agent on many nodes.
+ * fleet.h - all stations of a job, as dprun's supervisor sees them: one on each node.
  *
  * It brings them up, starts the ranks when all nodes can, relays orders and what comes back, and
  * tells which node is lost. Ranks are the job's, times are on this machine's clock. All calls and
@@ -25,7 +25,7 @@ typedef struct dp_fleet_loss {
 } dp_fleet_loss_t;
 
 typedef struct dp_fleet_events {
-    void (*message)(void *context, dp_message_t *message); /* of an agent; all but ALL_GONE */
+    void (*message)(void *context, dp_message_t *message); /* of a node; all but ALL_GONE */
     void (*output)(void *context, int rank, int stream, const char *data,
                    size_t bytes);                                       /* 0: end */
     void (*lost)(void *context, int node, const dp_fleet_loss_t *loss); /* with all its ranks */

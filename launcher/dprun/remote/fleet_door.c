@@ -7,11 +7,11 @@
  *
  *     --interface            all addresses of that interface
  *     -H, srun               where the routes to all nodes start, by their names; and loopback for
- *                            an agent on this machine
+ *                            a station on this machine
  *     --node                 the addresses of --meet that are this machine's; and loopback
  *     a name that is not     every address: ssh's configuration may know another name, or a proxy
  *     known here
- *     a node whose agent     every address from then on, and one more login
+ *     a node whose station   every address from then on, and one more login
  *     reaches none of them
  */
 #include <errno.h>
@@ -175,7 +175,7 @@ static int find_places_of_meeting(const char *meet, places_t *places)
     int added = 0;
     int count;
 
-    add_text(places, "127.0.0.1"); /* for the agent here */
+    add_text(places, "127.0.0.1"); /* for the station here */
     if (strcmp(meet, "localhost") == 0 || strncmp(meet, "127.", 4) == 0) return 1;
     count = resolve(meet, targets, DP_KNOCK_TARGETS, dp_now_ns() + NAMES_NS);
     for (int i = 0; i < count; i++)
@@ -201,8 +201,8 @@ void dp_fleet_forget_unproven(dp_fleet_t *fleet, const dp_link_t *link)
     fleet->unproven_count = kept;
 }
 
-/* Strangers who say nothing keep no agent out: where all places are taken, the oldest connection
- * goes. An agent proves itself within a round trip, and one that this hits comes again. */
+/* Strangers who say nothing keep no station out: where all places are taken, the oldest connection
+ * goes. A station proves itself within a round trip, and one that this hits comes again. */
 static void drop_oldest(dp_fleet_t *fleet)
 {
     dp_link_t *oldest = fleet->unproven[0];
@@ -370,7 +370,7 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error)
     status = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)
                                   : listen_on_routes(fleet, wanted);
     if (status == 0) return DP_OK;
-    return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' agents (%u%s%s): %s", wanted,
+    return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' stations (%u%s%s): %s", wanted,
                         interface[0] != '\0' ? " on " : "", interface, strerror(errno));
 }
 

@@ -185,7 +185,7 @@ static void on_srun_ended(void *context, dp_shell_t *shell)
 
         if (node->link != NULL || node->stage >= DP_FLEET_GONE) continue;
         /* Where none came up, the line above is the reason of all. */
-        snprintf(text, sizeof(text), "node %s: its agent was not started", node->name);
+        snprintf(text, sizeof(text), "node %s: its station was not started", node->name);
         dp_fleet_node_lose(node, 1, linked == 0 ? "" : text);
     }
 }
@@ -469,7 +469,7 @@ void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
         }
         if (now_ns - node->started_ns < patience_ns) continue;
         snprintf(text, sizeof(text),
-                 "node %.100s: its agent did not come within DP_START_TIMEOUT=%.4g s: can it reach "
+                 "node %.100s: its station did not come within DP_START_TIMEOUT=%.4g s: can it reach "
                  "port %u of this machine?",
                  node->name, (double)patience_ns / 1e9, fleet->port);
         dp_fleet_node_lose(node, 1, text);
@@ -483,7 +483,7 @@ void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-/* Whether a name is this machine's: its agent needs no ssh. */
+/* Whether a name is this machine's: its station needs no ssh. */
 static int is_this_machine(const char *name)
 {
     char own[256] = "";

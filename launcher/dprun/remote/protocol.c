@@ -53,14 +53,14 @@ static dp_status_t read_exactly(int fd, void *data, size_t bytes, uint64_t deadl
 
         if (now >= deadline_ns || poll(&wait, 1, (int)((deadline_ns - now) / 1000000) + 1) == 0) {
             return dp_error_set(error, DP_ERR_TIMEOUT,
-                                "no ticket came on standard input: dprun --agent is started by "
+                                "no ticket came on standard input: dprun --station is started by "
                                 "dprun itself");
         }
         got = read(fd, at, bytes);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got <= 0) {
             return dp_error_set(error, DP_ERR_CONFIG,
-                                "standard input ended before a ticket: dprun --agent is started "
+                                "standard input ended before a ticket: dprun --station is started "
                                 "by dprun itself");
         }
         at += got;

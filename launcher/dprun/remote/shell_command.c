@@ -43,10 +43,10 @@ static void add(builder_t *builder, const char *word)
 static dp_status_t finish(const builder_t *builder, dp_error_t *error)
 {
     if (!builder->failed) return DP_OK;
-    return dp_error_set(error, DP_ERR_CONFIG, "the command that starts a node's agent is too long");
+    return dp_error_set(error, DP_ERR_CONFIG, "the command that starts a node's station is too long");
 }
 
-/* Quotes for the remote user's shell, whichever it is: "exec '/opt/dp/bin/dprun' --agent". */
+/* Quotes for the remote user's shell, whichever it is: "exec '/opt/dp/bin/dprun' --station". */
 static void add_remote_command(builder_t *builder, const char *program)
 {
     char text[4608];
@@ -59,7 +59,7 @@ static void add_remote_command(builder_t *builder, const char *program)
             text[used++] = *c;
         }
     }
-    used += (size_t)snprintf(text + used, sizeof(text) - used, "' --agent");
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "' --station");
     add_word(builder, text, used);
 }
 
@@ -130,9 +130,9 @@ dp_status_t dp_shell_command_srun(dp_shell_command_t *command, const char *names
     add(&builder, "--no-kill");
     add(&builder, "--wait=0");
     add(&builder, "--input=all");
-    add(&builder, "--cpu-bind=none"); /* the agent's ranks take the whole node */
+    add(&builder, "--cpu-bind=none"); /* the station's ranks take the whole node */
     add(&builder, program);
-    add(&builder, "--agent");
+    add(&builder, "--station");
     return finish(&builder, error);
 }
 
@@ -142,7 +142,7 @@ dp_status_t dp_shell_command_here(dp_shell_command_t *command, const char *progr
     builder_t builder = {.command = command};
 
     add(&builder, program);
-    add(&builder, "--agent");
+    add(&builder, "--station");
     return finish(&builder, error);
 }
 

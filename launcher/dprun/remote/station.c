@@ -1,7 +1,7 @@
 /*
  * station.c - one job's life on a node, as dprun orders it; see station.h.
  *
- * Main of `dprun --agent`. It ends with its ranks and their files gone whichever of these comes
+ * Main of `dprun --station`. It ends with its ranks and their files gone whichever of these comes
  * first: BYE; the link closes; dprun is silent for the lease; standard input ends. Where the
  * station itself is killed, its agent and guard do the same (agent.c, guard.c).
  */
@@ -434,7 +434,7 @@ static void undo_shield(void)
         signal(shielded[i], SIG_DFL);
 }
 
-int dp_station_run_agent(void)
+int dp_station_main(void)
 {
     dp_station_options_t options = {.has_lifeline = 1, .start_timeout_ns = DIAL_NS};
     dp_error_t error = {DP_OK, ""};

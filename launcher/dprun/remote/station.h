@@ -1,5 +1,5 @@
 /*
- * station.h - dprun's end on a node: `dprun --agent`, or `dprun --node` on all nodes but the first.
+ * station.h - dprun's end on a node: `dprun --station`, or `dprun --node` on all nodes but the first.
  */
 #ifndef DP_LAUNCHER_STATION_H
 #define DP_LAUNCHER_STATION_H
@@ -16,6 +16,6 @@ typedef struct dp_station_options {
 int dp_station_run(dp_station_options_t *options);
 
 /* Reads the ticket from standard input, then serves. */
-int dp_station_run_agent(void);
+int dp_station_main(void);
 
 #endif

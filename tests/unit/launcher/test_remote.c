@@ -159,7 +159,7 @@ static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
     assert_string_equal(command.argv[0], "ssh");
     assert_string_equal(command.argv[1], "-p");
     assert_string_equal(command.argv[2], "2222");
-    assert_string_equal(command.argv[last], "exec '/o'\\''pt/dprun' --agent");
+    assert_string_equal(command.argv[last], "exec '/o'\\''pt/dprun' --station");
     assert_string_equal(command.argv[last - 1], "a");
     assert_string_equal(command.argv[last - 2], "--");
     /* Another program may not know OpenSSH's options. */
