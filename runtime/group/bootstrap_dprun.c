@@ -1,16 +1,19 @@
 /*
  * bootstrap_dprun.c - the bootstrap of a rank that dprun started: an exchange is one of dprun's
- * rendezvous (kv.h). Called by dp_init(), and report() by any thread.
+ * rendezvous (kv.h). Called by dp_init(), and report() by any thread. A rank of dprun whose world
+ * meets elsewhere comes to that rendezvous only to report why the world ended.
  */
 #include "runtime/group/bootstrap_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "runtime/base/kv.h"
 
 #define RETRY_NS 10000000L
+#define LATE_REPORT_NS 1000000000ull /* for dprun to let in a rank that comes to report */
 
 typedef struct dprun {
     dp_bootstrap_t base; /* first: ops receive its address */
@@ -28,6 +31,23 @@ static dp_status_t dprun_exchange(dp_bootstrap_t *self, const char *name, const 
 static void dprun_report(dp_bootstrap_t *self, const dp_failure_t *failure)
 {
     dp_kv_report(((dprun_t *)self)->kv, failure);
+}
+
+/* dprun keeps its door open until all ranks have come, and here none has. */
+void dp_bootstrap_report_to_dprun(int ticket_fd, int rank, const dp_failure_t *failure)
+{
+    struct stat about;
+    dp_kv_ticket_t ticket;
+    dp_kv_t *kv = NULL;
+
+    /* dprun's is a memory file. Another dp_init() may have used it, and the number be a pipe's. */
+    if (fstat(ticket_fd, &about) != 0 || !S_ISREG(about.st_mode)) return;
+    if (dp_kv_ticket_read(ticket_fd, &ticket, NULL) != DP_OK) return;
+    (void)dp_kv_connect(&ticket, rank, dp_now_ns() + LATE_REPORT_NS, &kv, NULL);
+    explicit_bzero(&ticket, sizeof(ticket));
+    if (kv == NULL) return;
+    dp_kv_report(kv, failure);
+    dp_kv_close(kv);
 }
 
 static void dprun_running(dp_bootstrap_t *self)

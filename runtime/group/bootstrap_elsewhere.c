@@ -16,6 +16,7 @@
 #include "runtime/group/bootstrap_internal.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,7 @@ typedef struct elsewhere {
     dp_beacon_t beacon;            /* where rank 0 is; its secret is wiped when all have met */
     uint64_t deadline_ns;
     uint64_t timeout_ns;
+    atomic_int ticket_fd; /* of dprun, whose job has the ranks of this world; -1: none, or used */
 } elsewhere_t;
 
 /* Puts in front of an error which rank of whose job this is. */
@@ -534,8 +536,10 @@ static dp_status_t meet_all(elsewhere_t *self, dp_error_t *error)
 
 static void elsewhere_report(dp_bootstrap_t *base, const dp_failure_t *failure)
 {
-    (void)base;
-    (void)failure; /* no launcher reads it */
+    elsewhere_t *self = (elsewhere_t *)base;
+    const int ticket_fd = atomic_exchange(&self->ticket_fd, -1);
+
+    if (ticket_fd >= 0) dp_bootstrap_report_to_dprun(ticket_fd, base->rank, failure);
 }
 
 static void elsewhere_destroy(dp_bootstrap_t *base)
@@ -571,6 +575,11 @@ dp_status_t dp_bootstrap_create_elsewhere(const dp_config_t *config, const dp_st
     self->starter = *starter;
     self->store = store;
     self->interface = config->net_interface;
+    /* A program under dprun may number its ranks otherwise, or make a world of some of them. */
+    atomic_init(&self->ticket_fd,
+                config->rank == starter->rank && config->world_size == starter->size
+                    ? config->bootstrap_fd
+                    : -1);
     self->timeout_ns = config->start_timeout_ns;
     if (store != NULL)
         self->timeout_ns = dp_bootstrap_keys_init(&self->keys, store, config->start_timeout_ns);

@@ -14,6 +14,10 @@ dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error);
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
                                       dp_error_t *error);
 
+/* Tells dprun, by the ticket that it gave this rank, why a world ended that met elsewhere. Best
+ * effort, within a second; uses up the ticket. Threads: any, once. */
+void dp_bootstrap_report_to_dprun(int ticket_fd, int rank, const dp_failure_t *failure);
+
 /* A rank of a job of two or more that others started. Blocks until all ranks have come, or
  * DP_START_TIMEOUT.
  * store: of a starter of the kind STORE, else NULL. */

@@ -1,12 +1,13 @@
 /*
  * victim.c - a small training loop that DP_INJECT brings to harm, and that tells what it learned.
  *
- *     DP_INJECT=kill:1@30 dprun -np N victim STEPS CHECKPOINT_FOLDER
+ *     DP_INJECT=kill:1@30 dprun -np N victim STEPS CHECKPOINT_FOLDER [STORE_FOLDER]
  *
- * Each step averages a few tensors; every fifth step each rank saves a checkpoint, and one that
- * cannot be written is told and survived. A file "stop" in rank 0's folder ends all ranks after the
- * same step. A survivor of a failure prints what it learned and when,
- * and exits with 3; with 4 where dp_init() failed.
+ * With STORE_FOLDER, which is empty, ranks meet by files there, and rank 1 takes a moment to end,
+ * as an interpreter does: its survivors' processes end before its own. Each step averages a few
+ * tensors; every fifth step each rank saves a checkpoint, and one that cannot be written is told
+ * and survived. A file "stop" in rank 0's folder ends all ranks after the same step. A survivor of
+ * a failure prints what it learned and when, and exits with 3; with 4 where dp_init() failed.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,6 +21,8 @@
 #define TENSORS 3
 #define WORK_NS 1000000L
 #define SAVE_EVERY 5
+
+#define LEAVE_NS 400000000L
 
 static const size_t counts[TENSORS] = {100000, 50, 4000};
 #define STOP_TENSOR 1 /* its first element is not 0 once rank 0 wants to stop */
@@ -122,16 +125,67 @@ static dp_status_t train(dp_context_t *dp, int steps, const char *folder)
     return status;
 }
 
+/* ---- A store of files ----------------------------------------------------------------------- */
+
+static void key_path(const void *folder, const char *key, char *path, size_t room)
+{
+    const int used = snprintf(path, room, "%s/", (const char *)folder);
+
+    snprintf(path + used, room - (size_t)used, "%s", key);
+    for (char *at = path + used; *at != '\0'; at++)
+        if (*at == '/') *at = '_';
+}
+
+static int put(void *folder, const char *key, const void *value, size_t bytes)
+{
+    char path[512], temporary[528];
+    FILE *file;
+    size_t written;
+
+    key_path(folder, key, path, sizeof(path));
+    snprintf(temporary, sizeof(temporary), "%s.%d", path, (int)getpid());
+    file = fopen(temporary, "wbe");
+    if (file == NULL) return errno;
+    written = fwrite(value, 1, bytes, file);
+    return fclose(file) != 0 || written != bytes || rename(temporary, path) != 0 ? EIO : 0;
+}
+
+static int get(void *folder, const char *key, void *value, size_t room, size_t *bytes,
+               double seconds)
+{
+    const struct timespec pause = {0, 5000000L};
+    char path[512];
+    FILE *file;
+
+    key_path(folder, key, path, sizeof(path));
+    while ((file = fopen(path, "rbe")) == NULL && seconds > 0.0) {
+        nanosleep(&pause, NULL);
+        seconds -= 0.005;
+    }
+    if (file == NULL) return ETIMEDOUT;
+    *bytes = fread(value, 1, room, file);
+    fclose(file);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    const struct timespec leave = {0, LEAVE_NS};
     char text[512] = "";
     dp_init_options_t options = DP_INIT_OPTIONS_INIT;
     dp_context_t *dp;
     dp_status_t status;
 
-    if (argc != 3) {
-        fprintf(stderr, "usage: dprun -np N victim STEPS CHECKPOINT_FOLDER\n");
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: dprun -np N victim STEPS CHECKPOINT_FOLDER [STORE_FOLDER]\n");
         return 2;
+    }
+    if (argc == 4) {
+        options.store_put = put;
+        options.store_get = get;
+        options.store_user = argv[3];
+        options.store_rank = (int)strtol(getenv("DP_RANK"), NULL, 10);
+        options.store_ranks = (int)strtol(getenv("DP_SIZE"), NULL, 10);
     }
     options.error = text;
     options.error_bytes = sizeof(text);
@@ -142,6 +196,7 @@ int main(int argc, char **argv)
     }
     status = train(dp, (int)strtol(argv[1], NULL, 10), argv[2]);
     if (status != DP_OK) {
+        if (argc == 4 && dp_rank(dp) == 1) nanosleep(&leave, NULL);
         dp_finalize(dp);
         return 3;
     }

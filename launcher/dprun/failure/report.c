@@ -288,7 +288,13 @@ static void write_last_op(const dp_report_t *report, int cause, const dp_last_mo
         return;
     }
     for (int i = 0; i < report->fate->size; i++) {
-        joined += report->fate->ranks[i].has_joined;
+        const dp_rank_fate_t *other = &report->fate->ranks[i];
+
+        joined += other->has_joined;
+        /* All had met, in the program's own store: some came here only to report. */
+        if (other->has_reported && other->failure.kind != DP_FAILURE_LATE &&
+            other->failure.kind != DP_FAILURE_ENDED)
+            return;
     }
     if (joined > 0 && !rank->has_joined) {
         fprintf(out, "  last op  it never came to the rendezvous; %d of %d ranks did\n", joined,
