@@ -36,7 +36,7 @@ struct dp_program_op {
     dp_program_op_t *next;       /* suspended ones; guarded by the program's lock */
 };
 
-/* The functions of dp.h, as program order sees them (coordinator/api/context.c). */
+/* The functions of dp.h, as program order sees them (coordinator/api/world/init.c). */
 typedef struct dp_program_callbacks {
     void *user;
     /* Hands a launch to the data plane, and marks it in the track of the timeline. The program's

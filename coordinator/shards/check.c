@@ -12,8 +12,10 @@
  */
 #include <stdlib.h>
 
-#include "coordinator/api/fork.h"
-#include "coordinator/api/lists.h"
+#include "coordinator/api/context/device.h"
+#include "coordinator/api/context/fork.h"
+#include "coordinator/api/context/texts.h"
+#include "coordinator/api/model/lists.h"
 #include "coordinator/shards/shards.h"
 
 /* What a rank knows of a group's weights. */

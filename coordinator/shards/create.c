@@ -9,10 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/api/fork.h"
-#include "coordinator/api/lists.h"
-#include "coordinator/api/sized.h"
-#include "coordinator/api/tensor_names.h"
+#include "coordinator/api/context/fork.h"
+#include "coordinator/api/context/owned.h"
+#include "coordinator/api/context/sized.h"
+#include "coordinator/api/context/texts.h"
+#include "coordinator/api/model/decision.h"
+#include "coordinator/api/model/lists.h"
+#include "coordinator/api/model/tensor_names.h"
 #include "coordinator/shards/shards.h"
 
 #define PURPOSE_MAX 16 /* "/gradients" and the like, behind a group's name */

@@ -4,6 +4,7 @@
  *
  * Called on the program's thread.
  */
+#include "coordinator/api/context/device.h"
 #include "coordinator/shards/shards.h"
 
 dp_status_t dp_shards_create_figures(dp_shards_t *shards)

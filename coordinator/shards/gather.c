@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "coordinator/api/fork.h"
+#include "coordinator/api/context/fork.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- Slots ---------------------------------------------------------------------------------- */

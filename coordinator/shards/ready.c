@@ -4,7 +4,7 @@
  *
  * Called on the program's thread.
  */
-#include "coordinator/api/fork.h"
+#include "coordinator/api/context/fork.h"
 #include "coordinator/shards/shards.h"
 
 #define REDUCE_LEAD 2 /* groups that may travel before ready() waits for one */

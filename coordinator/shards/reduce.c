@@ -12,6 +12,8 @@
  * a cached schedule takes it that a rank never waits for an operation before it submits one that
  * had come earlier in another step (docs/protocol.md). Called on the program's thread.
  */
+#include "coordinator/api/model/decision.h"
+#include "coordinator/api/operation/wait.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- Operations ----------------------------------------------------------------------------- */

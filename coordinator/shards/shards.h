@@ -20,9 +20,10 @@
 #ifndef DP_SHARDS_SHARDS_H
 #define DP_SHARDS_SHARDS_H
 
-#include "coordinator/api/context.h"
-#include "coordinator/api/decision.h"
-#include "coordinator/api/submit.h"
+#include "coordinator/api/context/context.h"
+#include "coordinator/api/context/owned.h"
+#include "coordinator/api/model/decision.h"
+#include "coordinator/api/operation/submit.h"
 #include "coordinator/shards/layout.h"
 
 typedef struct dp_span dp_span_t;

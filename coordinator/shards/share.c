@@ -21,7 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "coordinator/api/lists.h"
+#include "coordinator/api/context/owned.h"
+#include "coordinator/api/model/lists.h"
 #include "coordinator/shards/shards.h"
 
 #define PLACE_ALIGN 4096u /* of memory from dp_alloc() */

@@ -7,7 +7,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "coordinator/api/fork.h"
+#include "coordinator/api/context/fork.h"
+#include "coordinator/api/context/texts.h"
+#include "coordinator/api/operation/submit.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- Names and errors ----------------------------------------------------------------------- */

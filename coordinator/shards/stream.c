@@ -4,12 +4,16 @@
  *     program's stream   | wait for averages | add the rows' figures | decision | optimizer ...
  *     data plane          averages ... done ^        ^ allreduce of the figures of all rows
  *
- * As coordinator/api/gradients_stream.c, which has the reasons. Here each rank has the figures of
- * its own rows alone, so their exact sums, which are whole numbers, are added up over the ranks
- * first. Without a GPU it is dp_shards_sync(), and the result lies in ordinary memory. Called on
- * the program's thread.
+ * As coordinator/api/model/gradients_stream.c, which has the reasons. Here each rank has the
+ * figures of its own rows alone, so their exact sums, which are whole numbers, are added up over
+ * the ranks first. Without a GPU it is dp_shards_sync(), and the result lies in ordinary memory.
+ * Called on the program's thread.
  */
-#include "coordinator/api/fork.h"
+#include "coordinator/api/context/fork.h"
+#include "coordinator/api/context/texts.h"
+#include "coordinator/api/model/decision.h"
+#include "coordinator/api/operation/stream.h"
+#include "coordinator/api/operation/submit.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- On the device -------------------------------------------------------------------------- */

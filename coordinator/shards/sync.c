@@ -9,9 +9,12 @@
  */
 #include <math.h>
 
-#include "coordinator/api/fork.h"
-#include "coordinator/api/lists.h"
-#include "coordinator/api/sized.h"
+#include "coordinator/api/context/fork.h"
+#include "coordinator/api/context/sized.h"
+#include "coordinator/api/context/texts.h"
+#include "coordinator/api/model/decision.h"
+#include "coordinator/api/model/lists.h"
+#include "coordinator/api/world/query.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- Before --------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  * plugin.c - opens libdp-cuda.so, which lies beside libdp, where there is a driver for it.
  *
  * It stays open until the process ends: CUDA's own libraries cannot be unloaded safely.
- * coordinator/api/device.c calls it in dp_init(), on the program's thread.
+ * coordinator/api/context/device.c calls it in dp_init(), on the program's thread.
  */
 #include "runtime/device/plugin.h"
 

@@ -5,8 +5,8 @@
 #   test_pages.sh ROOT --planted   that mistakes made on purpose are found
 #
 # Run by ctest. A page is README.md, CONTRIBUTING.md or docs/*.md. Checked are
-#   coordinator/api/submit.c               a path from the root, also with * and {a,b}
-#   coordinator/api/submit.c:dp_submit()   a path and a name that the file must contain
+#   coordinator/api/operation/submit.c               a path from the root, also with * and {a,b}
+#   coordinator/api/operation/submit.c:dp_submit()   a path and a name that the file must contain
 #   [text](page.md#heading)                a link, from the page's folder, and the heading
 #   DP_SPIN, DP_ERR_ORDER, dp_wait()       a setting (runtime/base/config.c) or a name in the sources
 #   These are 2 hops in 1 files            the lines "1. `path:function()` ..." are counted
@@ -111,13 +111,13 @@ if [ "${2-}" = --planted ]; then
     page=$(mktemp -d)/page.md
     trap 'rm -rf "$(dirname "$page")" "$known_names"' EXIT
     status=0
-    for planted in '`coordinator/api/no_such_file.c` says' '(coordinator/api/submit.c:no_such_function()),' \
+    for planted in '`coordinator/api/no_such_file.c` says' '(coordinator/api/operation/submit.c:no_such_function()),' \
         'in runtime/{base,no_such_room}/' '`tests/no_such_*.sh`' '[x](no_such_page.md)' '[x](#no-such-heading)' \
-        '| NO_SUCH_ITEM | up | x |' $'1. `coordinator/api/submit.c:dp_submit()`\nThese are 2 hops in 1 files.' 'DP_NO_SUCH_SETTING=1' 'calls `dp_no_such_function()`'; do
+        '| NO_SUCH_ITEM | up | x |' $'1. `coordinator/api/operation/submit.c:dp_submit()`\nThese are 2 hops in 1 files.' 'DP_NO_SUCH_SETTING=1' 'calls `dp_no_such_function()`'; do
         printf '# Page\n%s\n' "$planted" >"$page"
         [ -n "$(check "$page")" ] || { echo "not found: $planted"; status=1; }
     done
-    printf '# A page\n%s\n' 'See `coordinator/api/{submit,wait}.c`, tests/docs/*.sh, `coordinator/api/submit.c:dp_submit()`, [x](#a-page),' \
+    printf '# A page\n%s\n' 'See `coordinator/api/operation/{submit,wait}.c`, tests/docs/*.sh, `coordinator/api/operation/submit.c:dp_submit()`, [x](#a-page),' \
         'build/tests/scale and runtime/... .' >"$page"
     found=$(check "$page")
     [ -z "$found" ] || { echo "found without reason: $found"; status=1; }

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "coordinator/api/hello.h"
+#include "coordinator/api/world/hello.h"
 
 #define RANKS 3
 

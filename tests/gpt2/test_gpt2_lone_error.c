@@ -16,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 #include "examples/gpt2/base/files.h"
 #include "examples/gpt2/train/run.h"
 #include "tests/gpt2/scratch.h"

@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 #include "tests/parity/parity.h"
 
 typedef struct rank {

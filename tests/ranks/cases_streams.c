@@ -7,7 +7,8 @@
  */
 #include <stdlib.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/operation/stream.h"
+#include "coordinator/api/context/context.h"
 #include "tests/ranks/cases_internal.h"
 
 enum { STEPS = 40, COUNT = 3000 };

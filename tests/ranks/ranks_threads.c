@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 #include "tests/ranks/cases.h"
 #include "tests/ranks/cases_internal.h"
 

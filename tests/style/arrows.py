@@ -20,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ENGINE = ["include", "kernels", "runtime/base", "runtime/trace", "runtime/group", "runtime/device",
           "runtime/engine"]
 BELOW = ENGINE + ["runtime/network", "runtime/transport", "runtime/engine/emulated", "fusion"]
+CONTEXT = BELOW + ["coordinator/negotiator", "coordinator/loop", "coordinator/program"]
 
 ROOMS = {
     "include": [],
@@ -47,9 +48,16 @@ ROOMS = {
     "coordinator/loop": ["runtime/base", "runtime/trace", "runtime/transport",
                          "coordinator/negotiator"],
     "coordinator/program": BELOW + ["coordinator/negotiator", "coordinator/loop"],
-    "coordinator/api": BELOW + ["coordinator/negotiator", "coordinator/loop", "coordinator/program"],
+    # What a context is, below what it does, below how it begins and ends, below models.
+    "coordinator/api/context": CONTEXT,
+    "coordinator/api/operation": CONTEXT + ["coordinator/api/context"],
+    "coordinator/api/world": CONTEXT + ["coordinator/api/context", "coordinator/api/operation"],
+    "coordinator/api/model": CONTEXT + ["coordinator/api/context", "coordinator/api/operation",
+                                        "coordinator/api/world"],
     # Built on the functions of dp.h and what is behind them.
-    "coordinator/shards": ["include", "kernels", "runtime/base", "coordinator/api"],
+    "coordinator/shards": ["include", "kernels", "runtime/base", "coordinator/api/context",
+                           "coordinator/api/operation", "coordinator/api/world",
+                           "coordinator/api/model"],
     "coordinator": ["include"],
     # dprun and dptrace run where no rank runs: they know the wire, not the ranks.
     "launcher/dprun": ["runtime/base", "runtime/network"],
@@ -154,18 +162,21 @@ def check_planted():
         ("fusion/plan.c", '#include "coordinator/negotiator/negotiator.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "coordinator/loop/loop.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "fusion/pipeline.h"'),
-        ("coordinator/negotiator/schedule/schedule.h", '#include "coordinator/api/context.h"'),
-        ("coordinator/loop/loop.c", '#include "coordinator/api/context.h"'),
+        ("coordinator/negotiator/schedule/schedule.h", '#include "coordinator/api/context/context.h"'),
+        ("coordinator/loop/loop.c", '#include "coordinator/api/context/context.h"'),
+        ("coordinator/api/context/texts.c", '#include "coordinator/api/operation/request.h"'),
+        ("coordinator/api/operation/launch.c", '#include "coordinator/api/world/group.h"'),
+        ("coordinator/api/world/group.c", '#include "coordinator/api/model/lists.h"'),
         ("launcher/dprun/main.c", '#include "runtime/group/topology.h"'),
         ("launcher/dptrace/main.c", '#include "launcher/dprun/options.h"'),
         ("examples/hello.c", '#include "runtime/base/common.h"'),
         ("examples/gpt2/model/model.c", '#include "examples/gpt2/train/options.h"'),
-        ("examples/gpt2/train/trainer.c", '#include "coordinator/api/context.h"'),
+        ("examples/gpt2/train/trainer.c", '#include "coordinator/api/context/context.h"'),
         ("a_new_folder/file.c", '#include "dp.h"'),
         ("fusion/plan.c", 'const char *value = getenv("DP_RANK");'),
     ]
     allowed = [
-        ("coordinator/api/context.h", '#include "fusion/pipeline.h"'),
+        ("coordinator/api/context/context.h", '#include "fusion/pipeline.h"'),
         ("fusion/identity.h", '#include "dp.h"'),
         ("fusion/plan.c", " * Nothing here calls getenv(); see config.c."),
     ]

@@ -6,7 +6,7 @@
  * streams and order are those of a real job. Everything it says of itself begins with EMULATED.
  *
  * Called through the engine's table, as engine.h says for every engine; DP_EMULATE_RANKS has
- * coordinator/api/device.c choose it.
+ * coordinator/api/context/device.c choose it.
  */
 #include "runtime/engine/emulated/emulated.h"
 

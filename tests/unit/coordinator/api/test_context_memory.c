@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/operation/stream.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 #include "tests/unit/fail_allocation.h"
 
 enum { LIMIT = 3000 }; /* far more allocations than any call makes */

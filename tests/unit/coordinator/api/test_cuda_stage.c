@@ -12,8 +12,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "coordinator/api/context.h"
-#include "coordinator/api/submit.h"
+#include "coordinator/api/operation/stage.h"
+#include "coordinator/api/world/group.h"
+#include "coordinator/api/context/context.h"
+#include "coordinator/api/operation/submit.h"
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
 

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <cmocka.h>
 
-#include "coordinator/api/decision.h"
+#include "coordinator/api/model/decision.h"
 #include "kernels/variant.h"
 
 static dp_tally_t figures(double squares, uint64_t nonfinite)

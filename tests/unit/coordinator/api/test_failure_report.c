@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/operation/report.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 
 enum { RANKS = 2 };
 

@@ -12,7 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 
 enum { RANKS = 3 };
 

@@ -15,7 +15,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 
 #define RANKS 3
 #define TENSORS 12

@@ -11,7 +11,8 @@
 
 #include <stdio.h>
 
-#include "coordinator/api/context.h"
+#include "coordinator/api/world/init.h"
+#include "coordinator/api/context/context.h"
 #include "tests/unit/fail_allocation.h"
 
 enum { LIMIT = 3000, TENSORS = 20 };

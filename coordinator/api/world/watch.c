@@ -1,0 +1,155 @@
+/*
+ * watch.c - finds a launched operation that does not move any more.
+ *
+ * The ranks carry a launch out together, so a rank whose thread hangs in the data plane keeps all
+ * others there, while its coordinator goes on sending heartbeats. It does not matter how long an
+ * operation takes, only that nothing moves: the engine counts what it does in each lane and says
+ * which rank it waits for there. After DP_STALL_WARN without a move this rank warns, after
+ * DP_STALL_LIMIT the job ends. A rank that waits for no other is the cause itself and reports
+ * first; the others wait GRACE_NS longer. Called by the loop, on the thread that owns progress.
+ *
+ * It also tells the negotiator of operations that are waited for by their cookies.
+ */
+#include "coordinator/api/world/watch.h"
+
+#include <stdio.h>
+
+#include "coordinator/api/operation/report.h"
+#include "coordinator/api/operation/request.h"
+
+#define LOOK_NS (500ull * 1000000)
+#define GRACE_NS (2000ull * 1000000) /* for the report of the rank that is the cause */
+#define COOKIE_NS (1000ull * 1000000)
+
+/* The label of the oldest launched operation of a lane that is not over; 0: there is none. */
+static int oldest_launched(dp_context_t *context, dp_lane_t lane, char *label, size_t room)
+{
+    const dp_handle_t *request;
+
+    pthread_mutex_lock(&context->lock);
+    for (request = context->requests.live_first; request != NULL;
+         request = request->links.following) {
+        uint32_t state = atomic_load(&request->state);
+
+        if (state != DP_REQUEST_LAUNCHED && state != DP_REQUEST_QUEUED) continue;
+        if (request->lane == lane) break;
+    }
+    if (request != NULL) snprintf(label, room, "%s", request->name_state->label);
+    pthread_mutex_unlock(&context->lock);
+    return request != NULL;
+}
+
+static const char *host_name_of(const dp_context_t *context, int rank)
+{
+    return context->topology.host_name[context->topology.node[rank]];
+}
+
+static void describe_stall(const dp_context_t *context, const char *label, double seconds,
+                           int missing, char *text, size_t room)
+{
+    snprintf(text, room,
+             "stalled %.1f s in the data plane: tensor %.*s was launched%s; missing rank %d (%s)",
+             seconds, 200, label,
+             missing == context->rank ? ", and its thread neither moves nor waits for anybody"
+                                      : ", and nothing comes from the rank it waits for",
+             missing, host_name_of(context, missing));
+}
+
+/* 1: something is under way in the lane, and the engine has done nothing for it since the last
+ * look. */
+static int stands_still(dp_context_t *context, dp_lane_t lane, uint64_t now_ns)
+{
+    dp_watch_lane_t *watch = &context->watch.lanes[lane];
+    const uint64_t moves = context->engine->ops->moves(context->engine, lane, &watch->awaits);
+
+    if (moves == watch->moves && dp_pipeline_is_busy(context->pipeline, lane) &&
+        watch->since_ns != 0) {
+        return 1;
+    }
+    watch->moves = moves;
+    watch->since_ns = now_ns;
+    watch->warn_ns = context->config.stall_warn_ns;
+    return 0;
+}
+
+/* Which rank is missing in a lane that stands still; is_awaited: this one waits for it. The end of
+ * a group waits in the main lane, outside of the engine, for gathers that may wait for a rank. */
+static int missing_rank(const dp_context_t *context, dp_lane_t lane, int *is_awaited)
+{
+    const dp_watch_lane_t *lanes = context->watch.lanes;
+    int awaits = lanes[lane].awaits;
+
+    if (awaits == DP_ENGINE_RESTS && lane == DP_LANE_MAIN) awaits = lanes[DP_LANE_GATHER].awaits;
+    *is_awaited = awaits >= 0;
+    return *is_awaited ? awaits : context->rank;
+}
+
+static dp_status_t judge_lane(dp_context_t *context, dp_lane_t lane, uint64_t now_ns, int *culprit,
+                              char *text, size_t room)
+{
+    dp_watch_lane_t *watch = &context->watch.lanes[lane];
+    const dp_config_t *config = &context->config;
+    const uint64_t idle_ns = now_ns - watch->since_ns;
+    char label[DP_NAME_MAX + DP_GROUP_NAME_MAX + 2];
+    int is_awaited;
+
+    *culprit = missing_rank(context, lane, &is_awaited);
+    if (config->stall_limit_ns != 0 &&
+        idle_ns >= config->stall_limit_ns + (is_awaited ? GRACE_NS : 0) &&
+        oldest_launched(context, lane, label, sizeof(label))) {
+        describe_stall(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        dp_context_saw(context, DP_FAILURE_STALLED, *culprit, idle_ns);
+        return DP_ERR_STALLED;
+    }
+    if (config->stall_warn_ns != 0 && idle_ns >= watch->warn_ns &&
+        oldest_launched(context, lane, label, sizeof(label))) {
+        describe_stall(context, label, (double)idle_ns / 1e9, *culprit, text, room);
+        dp_log_warn(&context->log, "%s", text);
+        watch->warn_ns *= 2;
+    }
+    return DP_OK;
+}
+
+/* ---- Operations that are asked for by their cookies ----------------------------------------- */
+
+/* A program that sleeps on the descriptor of dp_completions_fd() makes no call that says that it
+ * waits. So an operation with a cookie that is still not launched counts as waited for by now; one
+ * that is early in a long step loses no more than a cached schedule (see nudge() in wait.c). */
+static void nudge_for_cookies(dp_context_t *context, uint64_t now_ns)
+{
+    int is_waiting = 0;
+
+    pthread_mutex_lock(&context->lock);
+    for (dp_handle_t *request = context->requests.live_first; request != NULL;
+         request = request->links.following) {
+        dp_asked_t *asked = &request->waiting.asked;
+        const uint32_t nudges = atomic_load_explicit(&asked->nudges, memory_order_relaxed);
+
+        if (request->cookie == 0 || nudges >= DP_NUDGES) continue;
+        if (atomic_load(&request->state) != DP_REQUEST_PENDING) continue;
+        if (now_ns < request->submit_ns + (nudges + 1) * COOKIE_NS) continue;
+        atomic_store_explicit(&asked->nudges, nudges + 1, memory_order_relaxed);
+        is_waiting = 1;
+    }
+    pthread_mutex_unlock(&context->lock);
+    if (is_waiting) dp_loop_long_wait(context->loop);
+}
+
+dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room)
+{
+    dp_context_t *context = user;
+    int is_still[DP_LANE_COUNT];
+    dp_status_t status = DP_OK;
+
+    if (now_ns < context->watch.next_ns) return DP_OK;
+    context->watch.next_ns = now_ns + LOOK_NS;
+    nudge_for_cookies(context, now_ns);
+    if (context->engine->ops->moves == NULL) return DP_OK;
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        is_still[i] = stands_still(context, (dp_lane_t)i, now_ns);
+    for (int i = 0; status == DP_OK && i < DP_LANE_COUNT; i++) {
+        if (!is_still[i]) continue;
+        status = judge_lane(context, (dp_lane_t)i, now_ns, culprit, text, room);
+    }
+    return status;
+}

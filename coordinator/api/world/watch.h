@@ -1,0 +1,12 @@
+/*
+ * watch.h - whether the data plane still moves.
+ */
+#ifndef DP_COORDINATOR_WATCH_H
+#define DP_COORDINATOR_WATCH_H
+
+#include "coordinator/api/context/context.h"
+
+/* Called by the loop in each round, on the thread that owns progress. */
+dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
+
+#endif
