@@ -157,7 +157,7 @@ static int open_tunnel(void *context, int node)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return -1;
     dp_fleet_node(supervisor->fleet, node, &view);
     snprintf(origin, sizeof(origin), "a process of node %.40s", view.name);
-    dp_rendezvous_adopt(supervisor->rendezvous, ends[0], origin, node % DP_RENDEZVOUS_SOURCES);
+    dp_rendezvous_adopt(supervisor->rendezvous, ends[0], origin, node % DP_DOOR_SOURCES);
     return ends[1];
 }
 

@@ -5,8 +5,8 @@
  * connect() blocks, with a timeout set on the socket, instead of polling: while a listener's queue
  * is full the kernel serves blocking callers in turn, but tells others to come again.
  *
- * Used for the rendezvous of one machine, by its server and its clients, and by dprun's tunnels. It
- * must not know what is sent.
+ * Used for the rendezvous of one machine, by its server and its clients, by dprun's tunnels, by
+ * doors (door.h), and where ranks of a node share memory. It must not know what is sent.
  */
 #include "runtime/base/local_socket.h"
 
@@ -23,7 +23,7 @@
 #define PREFIX "@dp-"
 #define NAME_BYTES ((size_t)16) /* random ones */
 #define ADDRESS_LENGTH (sizeof(PREFIX) - 1 + 2 * NAME_BYTES)
-#define BACKLOG 1024
+#define BACKLOG 1024 /* that of doors, which this file must not know */
 
 _Static_assert(ADDRESS_LENGTH < DP_LOCAL_ADDRESS_ROOM, "an address fits");
 
@@ -132,4 +132,83 @@ dp_status_t dp_local_connect(const char *address, uint64_t deadline_ns, int *fd,
     close(*fd);
     *fd = -1;
     return status;
+}
+
+int dp_local_try_connect(const char *address)
+{
+    struct sockaddr_un name;
+    const socklen_t bytes = to_kernel(address, &name);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int code = EPERM;
+
+    if (fd < 0) return -1;
+    if (connect(fd, (const struct sockaddr *)&name, bytes) != 0) {
+        code = errno;
+    } else if (dp_local_peer_is_own(fd)) {
+        return fd;
+    }
+    close(fd);
+    errno = code;
+    return -1;
+}
+
+/* ---- Descriptors ---------------------------------------------------------------------------- */
+
+typedef union control {
+    struct cmsghdr align;
+    char room[CMSG_SPACE(sizeof(int) * DP_LOCAL_FILES_MAX)];
+} control_t;
+
+int dp_local_send(int fd, const void *data, size_t bytes, const int *files, int count)
+{
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct cmsghdr *header;
+    control_t control;
+    ssize_t sent;
+
+    memset(&control, 0, sizeof(control));
+    if (count > 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)count);
+        header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)count);
+        memcpy(CMSG_DATA(header), files, sizeof(int) * (size_t)count);
+    }
+    do {
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)bytes ? 0 : -1;
+}
+
+ssize_t dp_local_receive(int fd, void *data, size_t bytes, int *files, int room, int *count)
+{
+    struct iovec part = {data, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    control_t control;
+    ssize_t got;
+
+    *count = 0;
+    do {
+        message.msg_control = room > 0 ? control.room : NULL;
+        message.msg_controllen = room > 0 ? CMSG_LEN(sizeof(int) * (size_t)room) : 0;
+        got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return got;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL;
+         header = CMSG_NXTHDR(&message, header)) {
+        int more;
+
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+        more = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(files + *count, CMSG_DATA(header), sizeof(int) * (size_t)more);
+        *count += more;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) == 0) return got;
+    for (int i = 0; i < *count; i++)
+        close(files[i]);
+    *count = -1;
+    return got;
 }

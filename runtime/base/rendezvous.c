@@ -2,7 +2,7 @@
  * rendezvous.c - serves the exchanges of a job's ranks, and takes their failure reports.
  *
  * Called by dprun, or by rank 0's server thread where others started the job, in the thread of the
- * event loop it is given. Connections come from rendezvous_door.c once they have proven that they
+ * event loop it is given. Connections come through a door (door.h) once they have proven that they
  * know the secret; even so, what a rank sends is bounds-checked, and a malformed frame costs that
  * connection alone. It must not know what the values mean.
  *
@@ -10,16 +10,52 @@
  * given theirs (VALUES to all), a rank whose value is missing has left (ERROR to those who wait),
  * or one of those who wait has waited long enough (LATE to all who wait).
  */
-#include "runtime/base/rendezvous_internal.h"
+#include "runtime/base/rendezvous.h"
 
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/local_socket.h"
+
 #define CLOSED_PATIENCE_US 200000
 #define EXCHANGES_MAX 64 /* open at a time: the ranks use a handful */
 #define LISTED_MAX 16    /* ranks in a text */
+#define HOW_MAX 256
+
+/* The connection of a rank, which has proven itself. */
+typedef struct peer {
+    dp_rendezvous_t *rendezvous;
+    struct bufferevent *socket;
+    char address[64];
+    int rank;
+} peer_t;
+
+/* What is known of one rank. */
+typedef struct rank_state {
+    peer_t *peer;        /* NULL: none */
+    int has_spoken;      /* it took part: another connection is another program */
+    char ended[HOW_MAX]; /* how it left; "": it is there, or still to come */
+    int end_order;       /* 1: the first that left, ... */
+    int is_closed;       /* its connection is gone, its process' end not reported */
+} rank_state_t;
+
+struct dp_rendezvous {
+    struct event_base *base; /* borrowed */
+    dp_secret_t secret;
+    int size;
+    dp_rendezvous_events_t events;
+    dp_door_t *door;
+    struct event *on_door; /* NULL: it is closed */
+    rank_state_t *ranks;   /* [size] */
+    int ends;              /* ranks that left */
+    struct event *closed_timer;
+    struct dp_rendezvous_exchange *exchanges;
+};
 
 typedef struct exchange_value {
     void *data; /* owned */
@@ -33,6 +69,33 @@ typedef struct dp_rendezvous_exchange {
     int given;
     struct dp_rendezvous_exchange *next;
 } exchange_t;
+
+/* ---- A rank's connection -------------------------------------------------------------------- */
+
+static size_t write_text(uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX],
+                         enum dp_kv_type type, const char *text)
+{
+    dp_writer_t writer;
+
+    dp_writer_init(&writer, frame, DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX);
+    dp_kv_text_write(&writer, type, text);
+    return writer.failed ? 0 : writer.bytes;
+}
+
+/* Queues an ERROR or LATE. */
+static void send_text(peer_t *peer, enum dp_kv_type type, const char *text)
+{
+    uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX];
+
+    bufferevent_write(peer->socket, frame, write_text(frame, type, text));
+}
+
+static void close_peer(peer_t *peer)
+{
+    peer->rendezvous->ranks[peer->rank].peer = NULL;
+    bufferevent_free(peer->socket);
+    free(peer);
+}
 
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
@@ -62,7 +125,7 @@ static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, enu
     failure.is_seen = 1; /* by this server */
     for (int rank = 0; rank < rendezvous->size; rank++) {
         if (!exchange->values[rank].is_given || rendezvous->ranks[rank].peer == NULL) continue;
-        dp_rendezvous_send_text(rendezvous->ranks[rank].peer, type, text);
+        send_text(rendezvous->ranks[rank].peer, type, text);
         if (culprit < 0) continue;
         rendezvous->events.failed(rendezvous->events.context, rank, &failure);
     }
@@ -73,11 +136,11 @@ static void exchange_fail(dp_rendezvous_t *rendezvous, exchange_t *exchange, enu
  */
 static void fail_if_rank_left(dp_rendezvous_t *rendezvous, exchange_t *exchange)
 {
-    char text[DP_RENDEZVOUS_HOW_MAX + 128];
+    char text[HOW_MAX + 128];
     int culprit = -1;
 
     for (int rank = 0; rank < rendezvous->size; rank++) {
-        const dp_rendezvous_rank_t *place = &rendezvous->ranks[rank];
+        const rank_state_t *place = &rendezvous->ranks[rank];
 
         if (exchange->values[rank].is_given || place->ended[0] == '\0') continue;
         if (culprit < 0 || place->end_order < rendezvous->ranks[culprit].end_order) culprit = rank;
@@ -169,17 +232,17 @@ static exchange_t *find_or_make_exchange(dp_rendezvous_t *rendezvous, const char
 /* ---- Frames of proven ranks ----------------------------------------------------------------- */
 
 /* 0, or -1 with the connection closed, likewise below. */
-static int drop_malformed(dp_rendezvous_peer_t *peer, const char *what)
+static int drop_malformed(peer_t *peer, const char *what)
 {
     char origin[128];
 
     snprintf(origin, sizeof(origin), "rank %d (%s)", peer->rank, peer->address);
-    dp_rendezvous_refuse(peer->rendezvous, origin, "%s", what);
-    dp_rendezvous_peer_close(peer);
+    dp_door_refuse(peer->rendezvous->door, origin, what);
+    close_peer(peer);
     return -1;
 }
 
-static int serve_exchange(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
+static int serve_exchange(peer_t *peer, dp_reader_t *fields)
 {
     dp_rendezvous_t *rendezvous = peer->rendezvous;
     char name[DP_KV_NAME_MAX + 1];
@@ -196,20 +259,20 @@ static int serve_exchange(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
     if (size != (uint32_t)rendezvous->size) {
         snprintf(text, sizeof(text), "exchange %s: rank %d counts %u ranks, the job has %d", name,
                  peer->rank, size, rendezvous->size);
-        dp_rendezvous_send_text(peer, DP_KV_ERROR, text);
+        send_text(peer, DP_KV_ERROR, text);
         return 0;
     }
     exchange = find_or_make_exchange(rendezvous, name);
     if (exchange == NULL) {
         snprintf(text, sizeof(text), "exchange %s: no room for another at a time", name);
-        dp_rendezvous_send_text(peer, DP_KV_ERROR, text);
+        send_text(peer, DP_KV_ERROR, text);
         return 0;
     }
     value = &exchange->values[peer->rank];
     if (value->is_given) {
         snprintf(text, sizeof(text), "exchange %s: rank %d gave its value before", name,
                  peer->rank);
-        dp_rendezvous_send_text(peer, DP_KV_ERROR, text);
+        send_text(peer, DP_KV_ERROR, text);
         return 0;
     }
     rendezvous->ranks[peer->rank].has_spoken = 1;
@@ -249,7 +312,7 @@ static size_t list_ranks(const dp_rendezvous_t *rendezvous, const exchange_t *ex
 
 /* A rank has waited long enough: LATE names the ranks that came and those that did not, to all
  * ranks that wait. */
-static int serve_give_up(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
+static int serve_give_up(peer_t *peer, dp_reader_t *fields)
 {
     dp_rendezvous_t *rendezvous = peer->rendezvous;
     char name[DP_KV_TEXT_MAX + 1];
@@ -270,9 +333,10 @@ static int serve_give_up(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
     while (exchange->values[culprit].is_given)
         culprit++;
     list_ranks(rendezvous, exchange, 1, came, sizeof(came));
-    if (rendezvous->door.refused > 0) {
+    if (dp_door_refused(rendezvous->door) > 0) {
         snprintf(others, sizeof(others), "; %d other connections were refused meanwhile%s",
-                 rendezvous->door.refused, rendezvous->door.has_told_flood ? ", a flood" : "");
+                 dp_door_refused(rendezvous->door),
+                 dp_door_had_flood(rendezvous->door) ? ", a flood" : "");
     }
     snprintf(text, sizeof(text),
              "%zu of %d ranks did not come in time: %s; there were %s (%.63s)%s",
@@ -282,7 +346,7 @@ static int serve_give_up(dp_rendezvous_peer_t *peer, dp_reader_t *fields)
     return 0;
 }
 
-static int serve_frame(dp_rendezvous_peer_t *peer, uint8_t type, dp_reader_t *fields)
+static int serve_frame(peer_t *peer, uint8_t type, dp_reader_t *fields)
 {
     char text[96];
     dp_failure_t failure;
@@ -306,7 +370,7 @@ static int serve_frame(dp_rendezvous_peer_t *peer, uint8_t type, dp_reader_t *fi
     return drop_malformed(peer, text);
 }
 
-static void read_frames(dp_rendezvous_peer_t *peer)
+static void read_frames(peer_t *peer)
 {
     struct evbuffer *input = bufferevent_get_input(peer->socket);
 
@@ -343,21 +407,23 @@ static void read_frames(dp_rendezvous_peer_t *peer)
 
 /* ---- Connections of ranks ------------------------------------------------------------------- */
 
-static int may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *text, size_t room)
+/* 0: the rank of a proof may join; -1: why not. */
+static int may_join(const dp_rendezvous_t *rendezvous, uint32_t rank, char *why)
 {
-    const dp_rendezvous_rank_t *place;
+    const rank_state_t *place;
 
     if (rank >= (uint32_t)rendezvous->size) {
-        snprintf(text, room, "there is no rank %u, the job has %d", rank, rendezvous->size);
+        snprintf(why, DP_DOOR_TEXT, "there is no rank %u, the job has %d", rank, rendezvous->size);
         return -1;
     }
     place = &rendezvous->ranks[rank];
     if (place->peer != NULL) {
-        snprintf(text, room, "rank %u is here already (%s)", rank, place->peer->address);
+        snprintf(why, DP_DOOR_TEXT, "rank %u is here already (%s)", rank, place->peer->address);
         return -1;
     }
     if (!place->has_spoken) return 0;
-    snprintf(text, room, "rank %u was here before and left: a second program in one rank?", rank);
+    snprintf(why, DP_DOOR_TEXT, "rank %u was here before and left: a second program in one rank?",
+             rank);
     return -1;
 }
 
@@ -372,29 +438,79 @@ static void on_frames(struct bufferevent *socket, void *context)
 static void on_rank_event(struct bufferevent *socket, short what, void *context)
 {
     const struct timeval patience = {0, CLOSED_PATIENCE_US};
-    dp_rendezvous_peer_t *peer = context;
+    peer_t *peer = context;
     dp_rendezvous_t *rendezvous = peer->rendezvous;
     const int rank = peer->rank;
 
     (void)socket;
     (void)what;
-    dp_rendezvous_peer_close(peer);
+    close_peer(peer);
     rendezvous->ranks[rank].is_closed = 1;
     event_add(rendezvous->closed_timer, &patience);
 }
 
-static void join(dp_rendezvous_peer_t *peer, int rank)
+/* Takes the connection. -1: no memory. */
+static int join(dp_rendezvous_t *rendezvous, int rank, const dp_door_visitor_t *visitor)
 {
-    dp_rendezvous_t *rendezvous = peer->rendezvous;
+    peer_t *peer = calloc(1, sizeof(*peer));
 
+    if (peer == NULL) return -1;
+    peer->socket = bufferevent_socket_new(rendezvous->base, visitor->fd, BEV_OPT_CLOSE_ON_FREE);
+    if (peer->socket == NULL) {
+        free(peer);
+        return -1;
+    }
+    peer->rendezvous = rendezvous;
     peer->rank = rank;
+    snprintf(peer->address, sizeof(peer->address), "%s", visitor->from);
     rendezvous->ranks[rank].peer = peer;
     rendezvous->ranks[rank].is_closed = 0;
     bufferevent_setcb(peer->socket, on_frames, NULL, on_rank_event, peer);
-    bufferevent_set_timeouts(peer->socket, NULL, NULL);
     bufferevent_setwatermark(peer->socket, EV_READ, 0, DP_KV_FRAME_MAX + 4);
+    bufferevent_enable(peer->socket, EV_READ | EV_WRITE);
     rendezvous->events.joined(rendezvous->events.context, rank);
-    read_frames(peer);
+    return 0;
+}
+
+/* A program that knows the secret is told why it cannot join. */
+static int judge_visitor(void *context, dp_door_visitor_t *visitor, char *why)
+{
+    dp_rendezvous_t *rendezvous = context;
+    uint8_t frame[DP_KV_FRAME_HEADER_BYTES + 2 + DP_KV_TEXT_MAX];
+    uint8_t welcome[DP_PROOF_BYTES];
+    dp_error_t error;
+    uint32_t rank;
+
+    if (dp_kv_client_hello_check(&rendezvous->secret, visitor->challenge, visitor->hello, &rank,
+                                 welcome, &error) != DP_OK) {
+        snprintf(why, DP_DOOR_TEXT, "%s", error.text);
+        (void)dp_door_answer(visitor, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
+        return 0;
+    }
+    snprintf(why, DP_DOOR_TEXT, "rank %u left in the middle of its proof", rank);
+    if (dp_door_answer(visitor, welcome, sizeof(welcome)) != 0) return 0;
+    if (may_join(rendezvous, rank, why) == 0) {
+        if (join(rendezvous, (int)rank, visitor) == 0) return 1;
+        snprintf(why, DP_DOOR_TEXT, "no memory for the connection of rank %u", rank);
+    }
+    (void)dp_door_answer(visitor, frame, write_text(frame, DP_KV_ERROR, why));
+    return 0;
+}
+
+static void report_refusal(void *context, const char *from, const char *why)
+{
+    const dp_rendezvous_t *rendezvous = context;
+    char text[640];
+
+    snprintf(text, sizeof(text), "rendezvous: dropped %s: %s", from, why);
+    rendezvous->events.refused(rendezvous->events.context, text);
+}
+
+static void on_door(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    dp_door_turn(((dp_rendezvous_t *)context)->door);
 }
 
 /* A dying process closes its connection a moment before its agent can say why it died. */
@@ -412,15 +528,69 @@ static void on_closed_timer(evutil_socket_t fd, short what, void *context)
     }
 }
 
-static const dp_rendezvous_door_owner_t door_owner = {.may_join = may_join, .join = join};
+/* ---- Listeners and tickets ------------------------------------------------------------------ */
+
+dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error)
+{
+    const int fd = dp_door_bind_everywhere(port, bound);
+
+    if (fd < 0) {
+        return dp_error_set(error, DP_ERR_SYSTEM, "rendezvous on port %u: %s", port,
+                            strerror(errno));
+    }
+    *listener = fd;
+    return DP_OK;
+}
+
+void dp_rendezvous_make_ticket(dp_kv_ticket_t *ticket)
+{
+    uint8_t job[8];
+
+    memset(ticket, 0, sizeof(*ticket));
+    dp_random(job, sizeof(job));
+    for (size_t i = 0; i < sizeof(job); i++) {
+        snprintf(ticket->job + 2 * i, 3, "%02x", job[i]);
+    }
+    dp_random(ticket->secret.bytes, sizeof(ticket->secret.bytes));
+}
+
+dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error_t *error)
+{
+    char name[DP_LOCAL_ADDRESS_ROOM];
+    dp_status_t status = dp_local_listen(name, listener, error);
+
+    if (status != DP_OK) return status;
+    dp_rendezvous_make_ticket(ticket);
+    snprintf(ticket->address, sizeof(ticket->address), "%s", name);
+    return DP_OK;
+}
 
 /* ---- Life ----------------------------------------------------------------------------------- */
+
+static dp_status_t open_door(dp_rendezvous_t *rendezvous, dp_error_t *error)
+{
+    const dp_door_owner_t owner = {.hello_bytes = DP_KV_CLIENT_HELLO_BYTES,
+                                   .greet = dp_kv_server_hello_write,
+                                   .greeting_bytes = DP_KV_SERVER_HELLO_BYTES,
+                                   .judge = judge_visitor,
+                                   .refused = report_refusal,
+                                   .busy = DP_KV_BUSY,
+                                   .context = rendezvous};
+    const dp_status_t status = dp_door_create(&owner, rendezvous->size, &rendezvous->door, error);
+
+    if (status != DP_OK) return status;
+    rendezvous->on_door = event_new(rendezvous->base, dp_door_fd(rendezvous->door),
+                                    EV_READ | EV_PERSIST, on_door, rendezvous);
+    if (rendezvous->on_door != NULL && event_add(rendezvous->on_door, NULL) == 0) return DP_OK;
+    return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+}
 
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
                                  const dp_secret_t *secret, const dp_rendezvous_events_t *events,
                                  dp_rendezvous_t **out, dp_error_t *error)
 {
     dp_rendezvous_t *rendezvous = calloc(1, sizeof(*rendezvous));
+    dp_status_t status;
 
     if (rendezvous == NULL) {
         if (listener >= 0) close(listener);
@@ -432,10 +602,15 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
     rendezvous->events = *events;
     rendezvous->ranks = calloc((size_t)size, sizeof(*rendezvous->ranks));
     rendezvous->closed_timer = event_new(base, -1, 0, on_closed_timer, rendezvous);
-    if (dp_rendezvous_door_open(rendezvous, listener, &door_owner) != 0 ||
-        rendezvous->ranks == NULL || rendezvous->closed_timer == NULL) {
+    status = rendezvous->ranks != NULL && rendezvous->closed_timer != NULL
+                 ? open_door(rendezvous, error)
+                 : dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+    if (status != DP_OK && listener >= 0) close(listener);
+    if (status == DP_OK && listener >= 0)
+        status = dp_rendezvous_add_listener(rendezvous, listener, error);
+    if (status != DP_OK) {
         dp_rendezvous_destroy(rendezvous);
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+        return status;
     }
     *out = rendezvous;
     return DP_OK;
@@ -444,42 +619,45 @@ dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size
 void dp_rendezvous_destroy(dp_rendezvous_t *rendezvous)
 {
     if (rendezvous == NULL) return;
-    for (dp_rendezvous_peer_t *peer = rendezvous->peers, *next; peer != NULL; peer = next) {
-        next = peer->next;
-        dp_rendezvous_peer_close(peer);
+    for (int rank = 0; rendezvous->ranks != NULL && rank < rendezvous->size; rank++) {
+        if (rendezvous->ranks[rank].peer != NULL) close_peer(rendezvous->ranks[rank].peer);
     }
     for (exchange_t *exchange = rendezvous->exchanges, *next; exchange != NULL; exchange = next) {
         next = exchange->next;
         exchange_free(rendezvous, exchange);
     }
-    dp_rendezvous_door_close(&rendezvous->door);
+    dp_rendezvous_close_door(rendezvous);
+    dp_door_destroy(rendezvous->door);
     if (rendezvous->closed_timer != NULL) event_free(rendezvous->closed_timer);
-    explicit_bzero(&rendezvous->secret, sizeof(rendezvous->secret));
     free(rendezvous->ranks);
     free(rendezvous);
 }
 
 dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener, dp_error_t *error)
 {
-    if (dp_rendezvous_door_open(rendezvous, listener, &door_owner) == 0) return DP_OK;
+    if (dp_door_listen(rendezvous->door, listener) == 0) return DP_OK;
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for one more address");
+}
+
+void dp_rendezvous_adopt(dp_rendezvous_t *rendezvous, int fd, const char *origin, int source)
+{
+    dp_door_adopt(rendezvous->door, fd, origin, source);
 }
 
 void dp_rendezvous_close_door(dp_rendezvous_t *rendezvous)
 {
-    dp_rendezvous_door_close(&rendezvous->door);
+    if (rendezvous->on_door != NULL) event_free(rendezvous->on_door);
+    rendezvous->on_door = NULL;
+    if (rendezvous->door != NULL) dp_door_close(rendezvous->door);
     explicit_bzero(&rendezvous->secret, sizeof(rendezvous->secret));
-    for (dp_rendezvous_peer_t *peer = rendezvous->peers, *next; peer != NULL; peer = next) {
-        next = peer->next;
-        if (peer->rank < 0 && !peer->is_dismissed) dp_rendezvous_peer_close(peer);
-    }
 }
 
 int dp_rendezvous_has_unsent(const dp_rendezvous_t *rendezvous)
 {
-    for (const dp_rendezvous_peer_t *peer = rendezvous->peers; peer != NULL; peer = peer->next) {
-        if (peer->rank < 0) continue;
-        if (evbuffer_get_length(bufferevent_get_output(peer->socket)) > 0) return 1;
+    for (int rank = 0; rank < rendezvous->size; rank++) {
+        const peer_t *peer = rendezvous->ranks[rank].peer;
+
+        if (peer != NULL && evbuffer_get_length(bufferevent_get_output(peer->socket)) > 0) return 1;
     }
     return 0;
 }
@@ -489,7 +667,7 @@ void dp_rendezvous_rank_ended(dp_rendezvous_t *rendezvous, int rank, const char 
     exchange_t *next;
 
     /* The process's end says more than its connection's, which is seen first. */
-    snprintf(rendezvous->ranks[rank].ended, DP_RENDEZVOUS_HOW_MAX, "%s", how);
+    snprintf(rendezvous->ranks[rank].ended, HOW_MAX, "%s", how);
     if (rendezvous->ranks[rank].end_order == 0) {
         rendezvous->ranks[rank].end_order = ++rendezvous->ends;
     }

@@ -8,11 +8,9 @@
 #define DP_BASE_RENDEZVOUS_H
 
 #include <event2/event.h>
-#include <sys/socket.h>
 
+#include "runtime/base/door.h"
 #include "runtime/base/kv.h"
-
-#define DP_RENDEZVOUS_SOURCES 256 /* origins are counted by hash: equal ones share their fate */
 
 typedef struct dp_rendezvous dp_rendezvous_t;
 
@@ -38,11 +36,6 @@ dp_status_t dp_rendezvous_listen(dp_kv_ticket_t *ticket, int *listener, dp_error
  * close it. */
 dp_status_t dp_rendezvous_bind(uint16_t port, int *listener, uint16_t *bound, dp_error_t *error);
 
-/* Listens on one address, with its port (0: any that is free). *listener is returned, likewise.
- * DP_ERR_BUSY: the port is taken there; DP_ERR_SYSTEM. */
-dp_status_t dp_rendezvous_bind_at(const struct sockaddr *address, socklen_t bytes, int *listener,
-                                  uint16_t *bound, dp_error_t *error);
-
 /* Serves `size` ranks. listener is taken, also on an error: of dp_rendezvous_bind() or
  * dp_local_listen(); -1: connections come by dp_rendezvous_adopt() alone. */
 dp_status_t dp_rendezvous_create(struct event_base *base, int listener, int size,
@@ -57,7 +50,7 @@ dp_status_t dp_rendezvous_add_listener(dp_rendezvous_t *rendezvous, int listener
 
 /* Takes a connected socket, non-blocking, as if it had been accepted; one whose door is closed is
  * closed. `origin` says where it comes from; of those that have proven nothing, equal sources (0 to
- * DP_RENDEZVOUS_SOURCES - 1) share their fate. */
+ * DP_DOOR_SOURCES - 1) share their fate. */
 void dp_rendezvous_adopt(dp_rendezvous_t *rendezvous, int fd, const char *origin, int source);
 
 /* Stops listening: the port is free again. Connections of ranks stay, others are closed. No rank

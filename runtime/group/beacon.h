@@ -17,7 +17,7 @@
 #define DP_BEACON_ADDRESSES 6
 #define DP_BEACON_PATH_MAX 512
 
-/* What tells a process from all others that ever were. */
+/* Identifies a process for ever: pid, start time, boot id. */
 typedef struct dp_process {
     uint32_t pid;
     uint64_t start;     /* clock ticks after boot, as in /proc/PID/stat */

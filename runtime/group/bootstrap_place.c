@@ -3,6 +3,7 @@
  */
 #include "runtime/group/bootstrap_place.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -127,6 +128,22 @@ static void close_all(const int *listeners, int *count)
     *count = 0;
 }
 
+static dp_status_t listen_at(const dp_ip_t *ip, uint16_t port, int *listener, uint16_t *bound,
+                             dp_error_t *error)
+{
+    struct sockaddr_storage address;
+    const socklen_t bytes = dp_ip_socket_address(ip, port, &address);
+    char text[DP_IP_TEXT];
+    int code;
+
+    *listener = dp_door_bind((const struct sockaddr *)&address, bytes, 1, bound);
+    code = errno;
+    if (*listener >= 0) return DP_OK;
+    return dp_error_set(error, code == EADDRINUSE ? DP_ERR_BUSY : DP_ERR_SYSTEM,
+                        "rendezvous on %s port %u: %s", dp_ip_format(ip, text), port,
+                        strerror(code));
+}
+
 /* One try. An address that cannot be used, as one of version 6 that is not confirmed yet, is left
  * out; if it is the last one, that is the error. */
 static dp_status_t listen_at_all(const dp_bootstrap_place_t *place, uint16_t port,
@@ -138,11 +155,7 @@ static dp_status_t listen_at_all(const dp_bootstrap_place_t *place, uint16_t por
     *count = 0;
     *bound = port;
     for (int i = 0; i < place->count; i++) {
-        struct sockaddr_storage address;
-        const socklen_t bytes = dp_ip_socket_address(&place->ips[i], *bound, &address);
-
-        status = dp_rendezvous_bind_at((const struct sockaddr *)&address, bytes, &listeners[*count],
-                                       bound, error);
+        status = listen_at(&place->ips[i], *bound, &listeners[*count], bound, error);
         if (status == DP_ERR_BUSY) break;
         *count += status == DP_OK;
     }

@@ -9,7 +9,6 @@
 #include "runtime/network/reach_internal.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,8 +20,6 @@
 
 #define MAGIC 0x43525044u /* "DPRC" */
 #define VERSION 1
-#define BACKLOG 256
-#define VISIT_NS 2000000000ull /* for a hello to come */
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
@@ -95,121 +92,45 @@ int dp_reach_answer_read(const dp_secret_t *secret, const uint8_t nonce[REACH_NO
 
 /* ---- Answering ------------------------------------------------------------------------------ */
 
-static void end_visit(visitor_t *visitor)
+/* A visitor that proves itself is answered, and is done with like any other. */
+static int answer_visitor(void *context, dp_door_visitor_t *visitor, char *why)
 {
-    if (visitor->fd >= 0) close(visitor->fd);
-    visitor->fd = -1;
-}
-
-/* A free place, or that of the visitor that has been silent for longest. */
-static visitor_t *find_place(dp_reach_t *reach)
-{
-    visitor_t *oldest = &reach->visitors[0];
-
-    for (int i = 0; i < REACH_VISITORS; i++) {
-        visitor_t *visitor = &reach->visitors[i];
-
-        if (visitor->fd < 0) return visitor;
-        if (visitor->until_ns < oldest->until_ns) oldest = visitor;
-    }
-    end_visit(oldest);
-    return oldest;
-}
-
-static void accept_visitor(dp_reach_t *reach, int listener)
-{
-    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    visitor_t *visitor;
-
-    if (fd < 0) return;
-    visitor = find_place(reach);
-    visitor->fd = fd;
-    visitor->bytes = 0;
-    visitor->until_ns = dp_now_ns() + VISIT_NS;
-}
-
-static void hear_visitor(dp_reach_t *reach, visitor_t *visitor)
-{
+    const dp_reach_t *reach = context;
     uint8_t answer[REACH_ANSWER_BYTES];
-    const ssize_t got = recv(visitor->fd, visitor->hello + visitor->bytes,
-                             sizeof(visitor->hello) - visitor->bytes, 0);
 
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got > 0) visitor->bytes += (size_t)got;
-    if (got > 0 && visitor->bytes < sizeof(visitor->hello)) return;
-    /* The answer always finds room in a socket that has sent nothing yet. */
-    if (got > 0 && dp_reach_hello_answer(&reach->secret, reach->node, visitor->hello, answer))
-        (void)!send(visitor->fd, answer, sizeof(answer), MSG_NOSIGNAL);
-    end_visit(visitor);
+    (void)why;
+    if (dp_reach_hello_answer(&reach->secret, reach->node, visitor->hello, answer))
+        (void)dp_door_answer(visitor, answer, sizeof(answer));
+    return 0;
 }
 
 static void *answer_visitors(void *context)
 {
     dp_reach_t *reach = context;
+    struct pollfd polled[] = {{.fd = reach->stop_fd, .events = POLLIN},
+                              {.fd = dp_door_fd(reach->door), .events = POLLIN}};
 
     for (;;) {
-        struct pollfd polled[1 + DP_INTERFACE_ADDRESSES + REACH_VISITORS];
-        struct pollfd *visits = polled + 1 + reach->card.count;
-        const nfds_t count = (nfds_t)reach->card.count + REACH_VISITORS + 1;
-        const uint64_t now_ns = dp_now_ns();
-
-        polled[0] = (struct pollfd){.fd = reach->stop_fd, .events = POLLIN};
-        for (int i = 0; i < reach->card.count; i++)
-            polled[1 + i] = (struct pollfd){.fd = reach->listeners[i], .events = POLLIN};
-        for (int i = 0; i < REACH_VISITORS; i++) {
-            if (reach->visitors[i].until_ns < now_ns) end_visit(&reach->visitors[i]);
-            visits[i] = (struct pollfd){.fd = reach->visitors[i].fd, .events = POLLIN};
-        }
-        if (poll(polled, count, 500) < 0) continue;
-        if (polled[0].revents != 0) break;
-        for (int i = 0; i < REACH_VISITORS; i++) { /* before their places are given away */
-            if (visits[i].revents != 0) hear_visitor(reach, &reach->visitors[i]);
-        }
-        for (int i = 0; i < reach->card.count; i++) {
-            if (polled[1 + i].revents != 0) accept_visitor(reach, reach->listeners[i]);
-        }
+        if (poll(polled, DP_ARRAY_LEN(polled), -1) < 0) continue;
+        if (polled[0].revents != 0) return NULL;
+        dp_door_turn(reach->door);
     }
-    for (int i = 0; i < REACH_VISITORS; i++)
-        end_visit(&reach->visitors[i]);
-    return NULL;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
-
-/* Listens at a port of the kernel's choice. -1: the address cannot be used. */
-static int listen_at(const dp_ip_t *ip, uint16_t *port)
-{
-    const int only_6 = 1;
-    struct sockaddr_storage address;
-    const socklen_t bytes = dp_ip_socket_address(ip, 0, &address);
-    socklen_t room = sizeof(address);
-    const int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    in_port_t bound;
-
-    if (fd < 0) return -1;
-    if (ip->version == 6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_6, sizeof(only_6));
-    if (bind(fd, (struct sockaddr *)&address, bytes) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &room) != 0) {
-        close(fd);
-        return -1;
-    }
-    memcpy(&bound,
-           (const char *)&address + (ip->version == 6 ? offsetof(struct sockaddr_in6, sin6_port)
-                                                      : offsetof(struct sockaddr_in, sin_port)),
-           sizeof(bound));
-    *port = ntohs(bound);
-    return fd;
-}
 
 static void open_listeners(dp_reach_t *reach, const dp_reach_card_t *list)
 {
     dp_reach_card_t *card = &reach->card;
 
     for (int i = 0; i < list->count; i++) {
-        const int fd = listen_at(&list->addresses[i].ip, &card->ports[card->count]);
+        struct sockaddr_storage address;
+        const socklen_t bytes = dp_ip_socket_address(&list->addresses[i].ip, 0, &address);
+        const int fd =
+            dp_door_bind((const struct sockaddr *)&address, bytes, 1, &card->ports[card->count]);
 
-        if (fd < 0) continue; /* an IPv6 address that is not confirmed yet, for example */
-        reach->listeners[card->count] = fd;
+        /* An IPv6 address may not be confirmed yet, for example. */
+        if (fd < 0 || dp_door_listen(reach->door, fd) != 0) continue;
         card->addresses[card->count++] = list->addresses[i];
     }
 }
@@ -237,20 +158,22 @@ dp_status_t dp_reach_open(const dp_secret_t *secret, int node, const dp_reach_ca
                           dp_reach_t **out, dp_error_t *error)
 {
     dp_reach_t *reach = calloc(1, sizeof(*reach));
+    const dp_door_owner_t owner = {
+        .hello_bytes = REACH_HELLO_BYTES, .judge = answer_visitor, .context = reach};
     dp_status_t status;
 
     if (reach == NULL)
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory to find the network");
     reach->secret = *secret;
     reach->node = node;
-    for (int i = 0; i < REACH_VISITORS; i++)
-        reach->visitors[i].fd = -1;
     reach->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (reach->stop_fd < 0) {
         status = dp_error_set(error, DP_ERR_SYSTEM, "no descriptor to find the network: %s",
                               strerror(errno));
         goto fail;
     }
+    status = dp_door_create(&owner, 0, &reach->door, error);
+    if (status != DP_OK) goto fail;
     open_listeners(reach, list);
     status = start_thread(reach, error);
     if (status != DP_OK) goto fail;
@@ -276,8 +199,7 @@ void dp_reach_close(dp_reach_t *reach)
             continue;
         pthread_join(reach->thread, NULL);
     }
-    for (int i = 0; i < reach->card.count; i++)
-        close(reach->listeners[i]);
+    dp_door_destroy(reach->door);
     if (reach->stop_fd >= 0) close(reach->stop_fd);
     explicit_bzero(&reach->secret, sizeof(reach->secret));
     free(reach);

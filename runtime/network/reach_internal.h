@@ -14,31 +14,22 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/base/door.h"
 #include "runtime/network/reach.h"
 
 #define REACH_NONCE_BYTES 32
 #define REACH_HELLO_BYTES (16 + REACH_NONCE_BYTES + DP_PROOF_BYTES)
 #define REACH_ANSWER_BYTES (8 + DP_PROOF_BYTES)
-#define REACH_VISITORS 64
-
-/* A connection that has not said its hello yet. */
-typedef struct visitor {
-    int fd; /* -1: none */
-    size_t bytes;
-    uint64_t until_ns;
-    uint8_t hello[REACH_HELLO_BYTES];
-} visitor_t;
 
 struct dp_reach {
     dp_secret_t secret;
     int node;
     dp_reach_card_t card;
-    int listeners[DP_INTERFACE_ADDRESSES]; /* [card.count] */
-    int stop_fd;                           /* readable: the thread shall end */
+    dp_door_t *door; /* the thread's only, once it runs */
+    int stop_fd;     /* readable: the thread shall end */
     int has_thread;
     pthread_t thread;
-    atomic_int is_stopped;              /* dp_reach_stop() */
-    visitor_t visitors[REACH_VISITORS]; /* the thread's only */
+    atomic_int is_stopped; /* dp_reach_stop() */
 };
 
 void dp_reach_hello_write(const dp_secret_t *secret, int from, int to,

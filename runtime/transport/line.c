@@ -153,14 +153,11 @@ static void handle_events(dp_line_t *self)
         const uint32_t place = (uint32_t)events[i].data.u64;
 
         switch ((dp_line_source_t)(events[i].data.u64 >> 32)) {
-        case DP_LINE_LISTENER:
-            dp_line_accept_some(self);
+        case DP_LINE_DOOR:
+            dp_door_turn(self->door);
             break;
         case DP_LINE_TIMER:
             handle_timer(self);
-            break;
-        case DP_LINE_UNPROVEN:
-            dp_line_read_hello(self, &self->unproven[place]);
             break;
         case DP_LINE_PEER:
             dp_line_handle(self, &self->peers[place], events[i].events);
@@ -437,7 +434,7 @@ static void line_close(dp_transport_t *base, uint64_t deadline_ns)
     self->lower->ops->close(self->lower, deadline_ns);
     if (self->is_connected) await_farewells(self, deadline_ns);
     self->is_closed = 1;
-    dp_line_stop_listening(self);
+    if (self->door != NULL) dp_door_close(self->door);
     for (int i = 0; i < self->peer_count; i++)
         dp_line_end(&self->peers[i], 0);
 }
@@ -445,12 +442,11 @@ static void line_close(dp_transport_t *base, uint64_t deadline_ns)
 static void free_line(dp_line_t *self)
 {
     dp_transport_destroy(self->lower);
-    dp_line_stop_listening(self);
+    dp_door_destroy(self->door);
     for (int i = 0; i < self->peer_count; i++)
         dp_line_end(&self->peers[i], 0);
     if (self->timer >= 0) close(self->timer);
     if (self->events >= 0) close(self->events);
-    free(self->unproven);
     free(self->message);
     explicit_bzero(self, sizeof(*self));
     free(self);
@@ -517,7 +513,7 @@ dp_status_t dp_transport_line_create(const dp_line_options_t *options, dp_transp
     self->beat_ns = options->beat_ns;
     self->timeout_ns = options->timeout_ns;
     self->start_limit_ns = options->start_ns;
-    self->events = self->timer = self->listener = -1;
+    self->events = self->timer = -1;
     self->log = *options->log;
     dp_random(self->nonce, sizeof(self->nonce));
     init_peers(self, options->ranks, count);

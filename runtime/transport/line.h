@@ -2,16 +2,16 @@
  * line.h - the transport that tells the death of neighbours on other nodes, by a TCP connection of
  * our own to each of them, called a line. Messages go through the transport below it, ucx.
  *
- * What must never fail thus does not depend on UCX's connections, which are made late and may end a
- * process by an assertion. A line carries a beat in each DP_HEARTBEAT, and nothing else:
+ * UCX makes its connections late, and may end a process by an assertion when one breaks, so deaths
+ * must not be learned from them. A line carries a beat in each DP_HEARTBEAT, and nothing else:
  *
- *     it ends without a farewell       the process is dead: DP_TRANSPORT_PEER_LOST
- *     a beat comes                     DP_TRANSPORT_ALIVE
- *     none comes, and silence.h   nothing; the owner gives the rank up after
- *       finds no other sign of life    DP_PEER_TIMEOUT, and calls give_up()
+ *     it ends without a farewell      the process is dead: DP_TRANSPORT_PEER_LOST
+ *     a beat comes                    DP_TRANSPORT_ALIVE
+ *     no beat comes, and silence.h    nothing is reported; the owner gives the rank up after
+ *     sees no other sign of life      DP_PEER_TIMEOUT, and calls give_up()
  *
- * Messages get a number and a code (line_hello.h) here, behind which only ranks of this world can
- * be; one without is dropped.
+ * Here each message gets a number and a code that only ranks of this world can make (line_hello.h);
+ * a message without them is dropped.
  */
 #ifndef DP_TRANSPORT_LINE_H
 #define DP_TRANSPORT_LINE_H

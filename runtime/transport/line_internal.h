@@ -3,7 +3,7 @@
  * the thread that owns the transport calls all of it.
  *
  *     line.c         messages, events, the ops table
- *     line_listen.c  this rank's listener, and connections that have not proven their rank
+ *     line_listen.c  this rank's address, and its door for neighbours that connect
  *     line_peer.c    one line
  *     line_watch.c   sockets and the timer that poll() looks at
  *
@@ -26,6 +26,7 @@
 
 #include <sys/socket.h>
 
+#include "runtime/base/door.h"
 #include "runtime/transport/line.h"
 #include "runtime/transport/line_hello.h"
 #include "runtime/network/silence.h"
@@ -74,15 +75,6 @@ typedef struct dp_line_peer {
     char text[160];
 } dp_line_peer_t;
 
-/* A connection whose hello has not arrived yet. */
-typedef struct dp_line_unproven {
-    int fd; /* -1: free */
-    uint8_t challenge[DP_CHALLENGE_BYTES];
-    uint8_t hello[DP_LINE_HELLO_BYTES];
-    size_t have;
-    char from[64]; /* its address, for people */
-} dp_line_unproven_t;
-
 typedef struct dp_line {
     dp_transport_t base;
     dp_transport_t *lower; /* owned */
@@ -97,32 +89,24 @@ typedef struct dp_line {
                                   * ranks of which nothing has come: the owner judges these */
     struct sockaddr_storage own; /* where this rank's end of each line is */
     socklen_t own_bytes;
-    int listener; /* -1: all that are to connect have */
-    int expected; /* neighbours that still have to connect */
-    int events;   /* epoll over all sockets here and the timer; lower's descriptor is beside it */
+    dp_door_t *door; /* for neighbours that connect; NULL: there are none */
+    int expected;    /* neighbours that still have to connect; 0: the door is closed */
+    int events; /* epoll over all sockets here and the timer; lower's descriptor is beside it */
     int timer;
     uint64_t next_beat_ns;
     unsigned polls; /* since the events were looked at */
     int news;       /* a loss or a sign of life is to be reported */
     int is_connected;
     int is_closed;
-    uint64_t refused, forged; /* connections; messages */
-    uint8_t *message;         /* being sent: number, content, code */
+    uint64_t forged;  /* messages */
+    uint8_t *message; /* being sent: number, content, code */
     size_t message_room;
-    dp_line_unproven_t *unproven; /* [unproven_room] */
-    int unproven_room;
-    int next_unproven; /* a ring, so the oldest is overwritten */
     int peer_count;
     dp_line_peer_t peers[];
 } dp_line_t;
 
 /* The source of an epoll event; with an index in event.data. */
-typedef enum dp_line_source {
-    DP_LINE_LISTENER,
-    DP_LINE_TIMER,
-    DP_LINE_UNPROVEN,
-    DP_LINE_PEER
-} dp_line_source_t;
+typedef enum dp_line_source { DP_LINE_DOOR, DP_LINE_TIMER, DP_LINE_PEER } dp_line_source_t;
 
 /* ---- line_watch.c --------------------------------------------------------------------------- */
 
@@ -158,9 +142,6 @@ void dp_line_end(dp_line_peer_t *peer, int must_reset);
  * connect. */
 dp_status_t dp_line_listen(dp_line_t *self, const dp_ip_t *own_ip, const char *network_interface,
                            dp_error_t *error);
-void dp_line_stop_listening(dp_line_t *self);
-void dp_line_accept_some(dp_line_t *self);
-void dp_line_read_hello(dp_line_t *self, dp_line_unproven_t *entry);
 void dp_line_address_write(const dp_line_t *self, uint8_t address[DP_LINE_ADDRESS]);
 /* 1: it makes sense; the nonce points into it. */
 int dp_line_address_read(const dp_line_t *self, const uint8_t address[DP_LINE_ADDRESS],

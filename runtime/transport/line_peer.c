@@ -1,9 +1,9 @@
 /*
  * line_peer.c - one line: it is connected and proven, carries beats, and ends.
  *
- * Called by line.c and line_listen.c, on the thread that owns the transport. Nothing here blocks:
- * a connection that is refused in the middle of its handshake, by a listener that is flooded
- * perhaps, is tried again until the start's limit.
+ * Called by line.c and line_listen.c, on the thread that owns the transport. Nothing here blocks. A
+ * connection that ends in the middle of its handshake, perhaps because the other rank's door is
+ * flooded, is tried again until the start's limit.
  */
 #include "runtime/transport/line_internal.h"
 
@@ -21,7 +21,8 @@
 /* How long a refused connection is tried. The listener's rank died (the transport below may report
  * that), or left in order before this line was open (nothing reports it; this rank leaves soon). */
 #define REFUSED_NS (2000ull * 1000000)
-/* For messages that its process sent before its end, which lower may not have read yet. */
+/* How long a loss is held back: the transport below may not have read yet what the process sent
+ * before its end. */
 #define LAST_MESSAGES_NS (10ull * 1000000)
 /* Beats that the other kernel has not acknowledged. No more: behind a packet that was lost they
  * would only wait, and with few in flight the kernel repeats it in even, short intervals. */
@@ -115,7 +116,9 @@ static void failed_to_connect(dp_line_t *self, dp_line_peer_t *peer, int cause)
         lose_broken(self, peer);
     } else if (cause == ECONNREFUSED || cause == ECONNRESET || cause == ETIMEDOUT ||
                cause == EHOSTUNREACH || cause == EAGAIN || cause == EINTR || cause == ENOBUFS) {
-        try_again(self, peer); /* packets may be lost, those that look for the node, too */
+        /* Any packet of a connection may be lost, those of address resolution (ARP) too, and the
+         * kernel's limits for either may pass: it is no news of the rank. */
+        try_again(self, peer);
     } else {
         lose_unreached(self, peer, cause);
     }

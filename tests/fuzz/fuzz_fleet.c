@@ -233,7 +233,7 @@ static void open_world(world_t *world)
         node->stage = DP_FLEET_JOINED;
         snprintf(node->name, sizeof(node->name), "%c", 'a' + i);
         /* Before its handshake it sends no frame; it is closed where dprun closes it. */
-        node->link = dp_link_create_server(world->base, fds[0], &world->secret, 2500, &none);
+        node->link = dp_link_create_station(world->base, fds[0], &world->secret, 0, 2500, &none);
         node->tunnel = dp_tunnel_create(world->base, on_tunnel_frame, node);
         if (node->link == NULL || node->tunnel == NULL) abort();
     }

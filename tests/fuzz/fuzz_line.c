@@ -273,7 +273,7 @@ static caller_t *call(world_t *world)
     } else {
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0) abort();
-        if (line->listener < 0 ||
+        if (line->expected == 0 ||
             connect(fd, (const struct sockaddr *)&line->own, line->own_bytes) != 0) {
             close(fd); /* all have come */
             return NULL;

@@ -109,8 +109,13 @@ static void read_fields(fuzz_input_t *input)
 
 /* ---- Two ends, and who stands between ------------------------------------------------------- */
 
+static const dp_secret_t secret = {{1, 2, 3}};
+
 typedef struct end {
-    dp_link_t *link; /* NULL: closed */
+    struct event_base *base;
+    dp_door_t *door; /* the server's */
+    struct event *on_door;
+    dp_link_t *link; /* NULL: closed, or not proven yet */
     int wire;        /* this target's end of its socket pair; -1: ended */
     int is_proven, is_closed;
     uint8_t sent[FRAMES][32]; /* type, bytes, fields */
@@ -123,6 +128,7 @@ static int on_proven(void *context, dp_link_t *link, uint32_t node)
 {
     end_t *end = context;
 
+    if (end->is_server) end->link = link;
     if (link != end->link || end->is_proven || node != NODE) abort();
     end->is_proven = 1;
     return 0;
@@ -192,16 +198,51 @@ static void send_frame(end_t *end, const uint8_t *data, size_t bytes)
     dp_link_send(end->link, sent[0], sent + 2, bytes);
 }
 
-static void open_end(struct event_base *base, end_t *end, const dp_secret_t *secret)
+static int judge_visitor(void *context, dp_door_visitor_t *visitor, char *why)
+{
+    const dp_link_events_t events = {on_proven, on_frame, on_closed, context};
+    end_t *end = context;
+
+    return dp_link_create_server(end->base, visitor, &secret, 2500, &events, why);
+}
+
+static void on_door(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    dp_door_turn(((end_t *)context)->door);
+}
+
+static void open_end(struct event_base *base, end_t *end)
 {
     const dp_link_events_t events = {on_proven, on_frame, on_closed, end};
+    const dp_door_owner_t owner = {.hello_bytes = DP_KV_CLIENT_HELLO_BYTES,
+                                   .greet = dp_kv_server_hello_write,
+                                   .greeting_bytes = DP_KV_SERVER_HELLO_BYTES,
+                                   .judge = judge_visitor,
+                                   .context = end};
     int fds[2];
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) abort();
+    end->base = base;
     end->wire = fds[1];
-    end->link = end->is_server ? dp_link_create_server(base, fds[0], secret, 2500, &events)
-                               : dp_link_create_station(base, fds[0], secret, NODE, 2500, &events);
-    if (end->link == NULL) abort();
+    if (!end->is_server) {
+        end->link = dp_link_create_station(base, fds[0], &secret, NODE, 2500, &events);
+        if (end->link == NULL) abort();
+        return;
+    }
+    if (dp_door_create(&owner, 1, &end->door, NULL) != DP_OK) abort();
+    end->on_door = event_new(base, dp_door_fd(end->door), EV_READ | EV_PERSIST, on_door, end);
+    if (end->on_door == NULL || event_add(end->on_door, NULL) != 0) abort();
+    dp_door_adopt(end->door, fds[0], "a stranger", 0);
+}
+
+static void close_end(end_t *end)
+{
+    dp_link_close(end->link);
+    if (end->on_door != NULL) event_free(end->on_door);
+    dp_door_destroy(end->door);
+    end_wire(end);
 }
 
 static void step(struct event_base *base, end_t *end, unsigned what, const uint8_t *data,
@@ -238,14 +279,13 @@ static void step(struct event_base *base, end_t *end, unsigned what, const uint8
 
 static void run_links(fuzz_input_t *input)
 {
-    static const dp_secret_t secret = {{1, 2, 3}};
     struct event_base *base = event_base_new();
     end_t ends[2] = {{.is_server = 1}, {.is_server = 0}};
 
     if (base == NULL) abort();
     for (int i = 0; i < 2; i++) {
         ends[i].other = &ends[1 - i];
-        open_end(base, &ends[i], &secret);
+        open_end(base, &ends[i]);
     }
     turn(base);
     for (int i = 0; i < STEPS_MAX && input->bytes > 0; i++) {
@@ -256,8 +296,7 @@ static void run_links(fuzz_input_t *input)
         step(base, &ends[what & 1], (what >> 1) % 6, at, got);
     }
     for (int i = 0; i < 2; i++) {
-        dp_link_close(ends[i].link);
-        end_wire(&ends[i]);
+        close_end(&ends[i]);
     }
     turn(base);
     event_base_free(base);

@@ -275,7 +275,7 @@ lines) # strangers wait at the port of a rank's line when it opens
     grep -q "${line#answer.}" seen && bad "the port is still open"
     finish
     wait "${strangers[@]}"
-    grep -q "refused a connection from 10.99.0.254 port .* rank 1: of another job, or of a run with another secret" err0 ||
+    grep -q "refused a connection from 10.99.0.254:.* rank 1: of another job, or of a run with another secret" err0 ||
         bad "rank 0 does not say whom it refused"
     end_machines ;;
 apart) # one machine whose ranks may not connect to each other: two hosts

@@ -1,5 +1,5 @@
 # runtime/base, runtime/network and runtime/group: no GPU, no network but loopback, no sleeps.
-foreach(name error failure log wire auth config kv_protocol)
+foreach(name error failure log wire auth config kv_protocol door)
   dp_test(test_${name} SOURCES runtime/base/test_${name}.c LIBS dp_base TIMEOUT 30)
 endforeach()
 dp_test(test_topology SOURCES runtime/group/test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)

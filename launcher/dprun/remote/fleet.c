@@ -271,7 +271,6 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
     dp_fleet_t *fleet = context;
     dp_fleet_node_t *node = number < (uint32_t)fleet->count ? &fleet->list[number] : NULL;
 
-    dp_fleet_forget_unproven(fleet, link);
     if (node == NULL || node->link != NULL || node->stage > DP_FLEET_STARTING) {
         dp_fleet_say(fleet, "a second station of node %s was refused",
                      node == NULL ? "?" : node->name);
@@ -280,19 +279,6 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
     node->link = link;
     dp_fleet_node_joined(node);
     return 0;
-}
-
-/* Once per address: a follower with an old secret may come again and again. */
-static void tell_stranger(dp_fleet_t *fleet, const dp_link_t *link, const char *why)
-{
-    const char *address = dp_link_peer(link);
-
-    if (!dp_link_is_refused(link) || fleet->stranger_count == DP_FLEET_STRANGERS_TOLD) return;
-    for (int i = 0; i < fleet->stranger_count; i++) {
-        if (strcmp(fleet->strangers[i], address) == 0) return;
-    }
-    snprintf(fleet->strangers[fleet->stranger_count++], sizeof(fleet->strangers[0]), "%s", address);
-    dp_fleet_say(fleet, "a connection to dprun's port was dropped: %s", why);
 }
 
 /* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost
@@ -312,11 +298,7 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
     dp_fleet_node_t *node = node_of(fleet, link);
     char text[256];
 
-    if (node == NULL) {
-        dp_fleet_forget_unproven(fleet, link);
-        tell_stranger(fleet, link, why);
-        return;
-    }
+    if (node == NULL) return;
     node->silent_ns = unreached_since(fleet, link);
     node->link = NULL; /* it frees itself */
     if (node->stage >= DP_FLEET_RUNNING) {

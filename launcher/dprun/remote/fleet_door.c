@@ -27,7 +27,6 @@
 #include "runtime/network/interface.h"
 #include "runtime/network/resolve.h"
 
-#define BACKLOG 1024
 #define NAMES_NS UINT64_C(2000000000) /* for the addresses of all nodes' names */
 #define PORT_TRIES 16
 
@@ -191,43 +190,47 @@ static int find_places(const dp_fleet_t *fleet, places_t *places)
 
 /* ---- Listening ------------------------------------------------------------------------------ */
 
-void dp_fleet_forget_unproven(dp_fleet_t *fleet, const dp_link_t *link)
+static void report_refusal(void *context, const char *from, const char *why)
 {
-    int kept = 0;
+    const dp_fleet_t *fleet = context;
+    char text[640];
 
-    for (int i = 0; i < fleet->unproven_count; i++) {
-        if (fleet->unproven[i] != link) fleet->unproven[kept++] = fleet->unproven[i];
-    }
-    fleet->unproven_count = kept;
+    snprintf(text, sizeof(text), "a connection to dprun's port was dropped: %s, %s", from, why);
+    fleet->events.say(fleet->events.context, text);
 }
 
-/* Strangers who say nothing keep no station out: where all places are taken, the oldest connection
- * goes. A station proves itself within a round trip, and one that this hits comes again. */
-static void drop_oldest(dp_fleet_t *fleet)
-{
-    dp_link_t *oldest = fleet->unproven[0];
-
-    dp_fleet_forget_unproven(fleet, oldest);
-    dp_link_close(oldest);
-}
-
-static void on_incoming(evutil_socket_t listener, short what, void *context)
+static int judge_visitor(void *context, dp_door_visitor_t *visitor, char *why)
 {
     dp_fleet_t *fleet = context;
     dp_link_events_t events = dp_fleet_link_events;
-    const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    dp_link_t *link;
 
-    (void)what;
-    /* Without a descriptor for it the loop would come here again and again. */
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && fleet->unproven_count > 0)
-        drop_oldest(fleet);
-    if (fd < 0) return;
-    if (fleet->unproven_count == DP_FLEET_UNPROVEN_MAX) drop_oldest(fleet);
     events.context = fleet;
-    link = dp_link_create_server(fleet->base, fd, &fleet->secret,
-                                 (int)(DP_REMOTE_SILENCE_NS / 1000000), &events);
-    if (link != NULL) fleet->unproven[fleet->unproven_count++] = link;
+    return dp_link_create_server(fleet->base, visitor, &fleet->secret,
+                                 (int)(DP_REMOTE_SILENCE_NS / 1000000), &events, why);
+}
+
+static void on_door(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    dp_door_turn(((dp_fleet_t *)context)->door);
+}
+
+static int open_door(dp_fleet_t *fleet)
+{
+    const dp_door_owner_t owner = {.hello_bytes = DP_KV_CLIENT_HELLO_BYTES,
+                                   .greet = dp_kv_server_hello_write,
+                                   .greeting_bytes = DP_KV_SERVER_HELLO_BYTES,
+                                   .judge = judge_visitor,
+                                   .refused = report_refusal,
+                                   .context = fleet};
+
+    if (dp_door_create(&owner, fleet->count, &fleet->door, NULL) == DP_OK)
+        fleet->on_door =
+            event_new(fleet->base, dp_door_fd(fleet->door), EV_READ | EV_PERSIST, on_door, fleet);
+    if (fleet->on_door != NULL && event_add(fleet->on_door, NULL) == 0) return 0;
+    errno = ENOMEM;
+    return -1;
 }
 
 static void set_port(struct sockaddr_storage *address, uint16_t port)
@@ -239,79 +242,49 @@ static void set_port(struct sockaddr_storage *address, uint16_t port)
     memcpy((char *)address + at, &value, sizeof(value));
 }
 
-/* Listens at fleet->port, 0: at a free one, which becomes it. only_6: an IPv6 socket takes no IPv4.
- * -1: errno. */
-static int listen_at(dp_fleet_t *fleet, const place_t *place, int only_6)
+/* At fleet->port, 0: at a free one, which becomes it. The listener, or -1: errno. */
+static int bind_at(dp_fleet_t *fleet, const place_t *place)
 {
     struct sockaddr_storage address = place->address;
-    struct sockaddr_in6 bound = {0}; /* of an IPv4 socket, too: the port is at the same place */
-    socklen_t bound_bytes = sizeof(bound);
-    dp_fleet_listener_t *listener = &fleet->listeners[fleet->listener_count];
-    const int on = 1;
-    const int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int failure;
 
-    if (fd < 0) return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (address.ss_family == AF_INET6)
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_6, sizeof(only_6));
     set_port(&address, fleet->port);
-    if (bind(fd, (struct sockaddr *)&address, place->bytes) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, (struct sockaddr *)&bound, &bound_bytes) != 0) {
-        failure = errno;
-        close(fd);
-        errno = failure;
-        return -1;
-    }
-    listener->event = event_new(fleet->base, fd, EV_READ | EV_PERSIST, on_incoming, fleet);
-    if (listener->event == NULL || event_add(listener->event, NULL) != 0) {
-        if (listener->event != NULL) event_free(listener->event);
-        close(fd);
-        errno = ENOMEM;
-        return -1;
-    }
-    listener->fd = fd;
-    fleet->listener_count++;
-    fleet->port = ntohs(bound.sin6_port);
-    return 0;
-}
-
-static void close_listeners(dp_fleet_t *fleet)
-{
-    for (int i = 0; i < fleet->listener_count; i++) {
-        event_free(fleet->listeners[i].event);
-        close(fleet->listeners[i].fd);
-    }
-    fleet->listener_count = 0;
+    return dp_door_bind((struct sockaddr *)&address, place->bytes, 1, &fleet->port);
 }
 
 /* At one port of all of them. A port that is free at one address may be taken at the next one. */
 static int listen_at_all(dp_fleet_t *fleet, const places_t *places, uint16_t wanted)
 {
+    int listeners[DP_FLEET_LISTENERS];
+
     for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
-        int next = 0;
+        int count = 0;
+        int failure;
 
         fleet->port = wanted;
-        while (next < places->count && listen_at(fleet, &places->list[next], 1) == 0)
-            next++;
-        if (next == places->count) return 0;
-        close_listeners(fleet);
-        if (wanted != 0 || errno != EADDRINUSE) return -1;
+        while (count < places->count &&
+               (listeners[count] = bind_at(fleet, &places->list[count])) >= 0)
+            count++;
+        failure = errno;
+        for (int i = 0; i < count; i++) {
+            if (count < places->count) {
+                close(listeners[i]);
+            } else if (dp_door_listen(fleet->door, listeners[i]) != 0) {
+                return -1;
+            }
+        }
+        if (count == places->count) return 0;
+        errno = failure;
+        if (wanted != 0 || failure != EADDRINUSE) return -1;
     }
     return -1;
 }
 
 static int listen_everywhere(dp_fleet_t *fleet, uint16_t wanted)
 {
-    place_t place = {.bytes = sizeof(struct sockaddr_in6)};
+    const int listener = dp_door_bind_everywhere(wanted, &fleet->port);
 
     fleet->is_everywhere = 1;
-    fleet->port = wanted;
-    place.address.ss_family = AF_INET6; /* the rest is zero: any address */
-    if (listen_at(fleet, &place, 0) == 0) return 0;
-    place.address.ss_family = AF_INET;
-    place.bytes = sizeof(struct sockaddr_in);
-    return listen_at(fleet, &place, 0);
+    return listener < 0 ? -1 : dp_door_listen(fleet->door, listener);
 }
 
 /* ---- The door ------------------------------------------------------------------------------- */
@@ -367,11 +340,14 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error)
     int status;
 
     resolve_nodes(fleet);
-    status = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)
-                                  : listen_on_routes(fleet, wanted);
+    status = open_door(fleet);
+    if (status == 0) {
+        status = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)
+                                      : listen_on_routes(fleet, wanted);
+    }
     if (status == 0) return DP_OK;
-    return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' stations (%u%s%s): %s", wanted,
-                        interface[0] != '\0' ? " on " : "", interface, strerror(errno));
+    return dp_error_set(error, DP_ERR_SYSTEM, "the port for the nodes' stations (%u%s%s): %s",
+                        wanted, interface[0] != '\0' ? " on " : "", interface, strerror(errno));
 }
 
 int dp_fleet_widen_door(dp_fleet_t *fleet)
@@ -385,15 +361,17 @@ int dp_fleet_widen_door(dp_fleet_t *fleet)
     count = dp_look_for_addresses("", addresses);
     for (int i = 0; i < count; i++) {
         place_t place;
+        int listener;
         int k = 0;
 
         while (k < fleet->address_count && strcmp(fleet->addresses[k], addresses[i]) != 0)
             k++;
         place.bytes = read_address(addresses[i], &place.address);
         if (k < fleet->address_count || place.bytes == 0 ||
-            fleet->address_count >= DP_REMOTE_ADDRESSES ||
-            fleet->listener_count >= DP_FLEET_LISTENERS || listen_at(fleet, &place, 1) != 0)
+            fleet->address_count >= DP_REMOTE_ADDRESSES)
             continue;
+        listener = bind_at(fleet, &place);
+        if (listener < 0 || dp_door_listen(fleet->door, listener) != 0) continue;
         memcpy(fleet->addresses[fleet->address_count++], addresses[i], DP_REMOTE_ADDRESS_MAX);
         added++;
     }
@@ -402,10 +380,9 @@ int dp_fleet_widen_door(dp_fleet_t *fleet)
 
 void dp_fleet_close_door(dp_fleet_t *fleet)
 {
-    close_listeners(fleet);
-    for (int i = 0; i < fleet->unproven_count; i++)
-        dp_link_close(fleet->unproven[i]);
-    fleet->unproven_count = 0;
+    if (fleet->on_door != NULL) event_free(fleet->on_door);
+    fleet->on_door = NULL;
+    if (fleet->door != NULL) dp_door_close(fleet->door);
 }
 
 void dp_fleet_write_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,

@@ -18,8 +18,6 @@
 #include "runtime/network/reach.h"
 
 #define DP_FLEET_CLOCK_POINTS 1024
-#define DP_FLEET_UNPROVEN_MAX 256
-#define DP_FLEET_STRANGERS_TOLD 20
 #define DP_FLEET_STOOD_STILL_NS UINT64_C(1500000000) /* between two beats */
 #define DP_FLEET_LISTENERS (DP_REMOTE_ADDRESSES + 1) /* and loopback */
 
@@ -91,12 +89,6 @@ typedef struct dp_fleet_node {
     int point_count;
 } dp_fleet_node_t;
 
-/* dprun's port at one address. */
-typedef struct dp_fleet_listener {
-    int fd;
-    struct event *event;
-} dp_fleet_listener_t;
-
 struct dp_fleet {
     struct event_base *base; /* borrowed */
     const dp_nodes_t *nodes;
@@ -110,17 +102,13 @@ struct dp_fleet {
     dp_shell_t *srun;
     int count;
     /* the door */
-    dp_fleet_listener_t listeners[DP_FLEET_LISTENERS];
-    int listener_count; /* 0: closed */
+    dp_door_t *door; /* NULL: closed */
+    struct event *on_door;
     uint16_t port;
     int is_everywhere; /* no address of this machine is left out */
     int has_loopback;
     char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX]; /* for other machines */
     int address_count;
-    char strangers[DP_FLEET_STRANGERS_TOLD][64]; /* addresses that proved nothing, and were told */
-    int stranger_count;
-    dp_link_t *unproven[DP_FLEET_UNPROVEN_MAX]; /* the oldest first */
-    int unproven_count;
     /* start */
     uint64_t start_ns;
     uint64_t told_ns; /* the latest line about progress */
@@ -181,8 +169,6 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error);
 /* Listens on the addresses that were left out, unless the user named an interface. How many. */
 int dp_fleet_widen_door(dp_fleet_t *fleet);
 void dp_fleet_close_door(dp_fleet_t *fleet);
-/* The link has proven itself, or is gone. */
-void dp_fleet_forget_unproven(dp_fleet_t *fleet, const dp_link_t *link);
 void dp_fleet_write_ticket(const dp_fleet_t *fleet, uint32_t node, int is_here,
                            dp_remote_ticket_t *ticket);
 

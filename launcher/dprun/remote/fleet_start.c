@@ -468,10 +468,11 @@ void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
             continue;
         }
         if (now_ns - node->started_ns < patience_ns) continue;
-        snprintf(text, sizeof(text),
-                 "node %.100s: its station did not come within DP_START_TIMEOUT=%.4g s: can it reach "
-                 "port %u of this machine?",
-                 node->name, (double)patience_ns / 1e9, fleet->port);
+        snprintf(
+            text, sizeof(text),
+            "node %.100s: its station did not come within DP_START_TIMEOUT=%.4g s: can it reach "
+            "port %u of this machine?",
+            node->name, (double)patience_ns / 1e9, fleet->port);
         dp_fleet_node_lose(node, 1, text);
     }
     if (fleet->is_over) return;
@@ -605,6 +606,7 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
 {
     if (fleet == NULL) return;
     dp_fleet_close_door(fleet);
+    dp_door_destroy(fleet->door);
     dp_fleet_input_close(fleet);
     for (int i = 0; fleet->list != NULL && i < fleet->count; i++) {
         dp_fleet_node_t *node = &fleet->list[i];

@@ -2,9 +2,10 @@
  * link.c - see link.h. Used by the files of fleet.c in dprun and of station.c on a node, each on
  * its only thread.
  *
- * Until the proof is checked nothing but one hello of fixed size is read, for five seconds at most.
- * A callback may close the link; so after each one this file looks whether it is still there
- * (is_dead), and frees it only when no function of its own is at work on it.
+ * At the server a door (door.h) hears the station's proof before there is a link; at the station
+ * the link awaits the server's, for a few seconds. A callback may close the link; so after each one
+ * this file looks whether it is still there (is_dead), and frees it only when no function of its
+ * own is at work on it.
  */
 #include "launcher/dprun/remote/link.h"
 
@@ -25,12 +26,11 @@
 #include "runtime/base/kv.h"
 #include "runtime/network/silence.h"
 
-#define HELLO_SECONDS 5
 #define TO_STATION "dprun to station"
 #define TO_SERVER "station to dprun"
 
 typedef enum link_stage {
-    LINK_HELLO,   /* server: waits for the proof; station: for the challenge */
+    LINK_HELLO,   /* station: waits for the challenge */
     LINK_WELCOME, /* station: waits for the server's proof */
     LINK_HEADER,  /* waits for the header of the other end's stream */
     LINK_OPEN
@@ -117,54 +117,9 @@ static void start_sealing(dp_link_t *link)
 
     link->sealer = dp_seal_create(&link->secret, link->is_server ? TO_STATION : TO_SERVER,
                                   link->challenges, header);
-    if (link->sealer == NULL) {
-        fail_link(link, "out of memory");
-        return;
-    }
+    if (link->sealer == NULL) return;
     bufferevent_write(link->socket, header, sizeof(header));
     link->stage = LINK_HEADER;
-}
-
-/* A node with another secret must not try again and again, so it is told: past the link's queue,
- * which goes with the link; nobody waits for a stranger to read. */
-static void turn_away(dp_link_t *link, const uint8_t *hello)
-{
-    const char *comma = link->peer[0] != '\0' ? ", " : "";
-    char text[192];
-    dp_reader_t reader;
-    uint32_t magic;
-
-    if (dp_link_queued(link) == 0) {
-        (void)!send(bufferevent_getfd(link->socket), DP_KV_WRONG_PROOF, DP_PROOF_BYTES,
-                    MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
-    dp_reader_init(&reader, hello, DP_KV_CLIENT_HELLO_BYTES);
-    magic = dp_read_u32(&reader);
-    (void)dp_read_bytes(&reader, DP_KV_CLIENT_HELLO_BYTES - 8);
-    if (magic == DP_KV_MAGIC) {
-        snprintf(text, sizeof(text),
-                 "%s%sas node %u: its proof is wrong (another job, an old secret, or recorded)",
-                 link->peer, comma, dp_read_u32(&reader));
-    } else {
-        snprintf(text, sizeof(text), "%s%sno node of dprun: its first bytes are no hello",
-                 link->peer, comma);
-    }
-    refuse_link(link, text);
-}
-
-static void take_proof(dp_link_t *link, const uint8_t *hello)
-{
-    uint8_t welcome[DP_PROOF_BYTES];
-    dp_error_t error = {DP_OK, ""};
-
-    if (dp_kv_client_hello_check(&link->secret, link->challenges, hello, &link->node, welcome,
-                                 &error) != DP_OK) {
-        turn_away(link, hello);
-        return;
-    }
-    memcpy(link->challenges + DP_CHALLENGE_BYTES, hello + 8, DP_CHALLENGE_BYTES);
-    bufferevent_write(link->socket, welcome, sizeof(welcome));
-    start_sealing(link);
 }
 
 static void take_challenge(dp_link_t *link, const uint8_t *server_hello)
@@ -198,6 +153,7 @@ static void take_welcome(dp_link_t *link, const uint8_t *welcome)
         return;
     }
     start_sealing(link);
+    if (link->sealer == NULL) fail_link(link, "out of memory");
 }
 
 static void take_header(dp_link_t *link, const uint8_t *header)
@@ -214,6 +170,7 @@ static void take_header(dp_link_t *link, const uint8_t *header)
     (void)dp_link_heard_ns(link, dp_now_ns()); /* notes what was confirmed so far */
     bufferevent_set_timeouts(link->socket, NULL, NULL);
     bufferevent_setwatermark(link->socket, EV_READ, 0, 2 * DP_LINK_FRAME_MAX);
+    if (link->is_server) return; /* its owner knows since the door let it in */
     if (link->events.proven(link->events.context, link, link->node) == 0) return;
     link->is_dead = 1;
     bufferevent_disable(link->socket, EV_READ | EV_WRITE);
@@ -222,23 +179,19 @@ static void take_header(dp_link_t *link, const uint8_t *header)
 /* Bytes that the current stage of the handshake waits for. */
 static size_t bytes_awaited(const dp_link_t *link)
 {
-    if (link->stage == LINK_HELLO) {
-        return link->is_server ? DP_KV_CLIENT_HELLO_BYTES : DP_KV_SERVER_HELLO_BYTES;
-    }
+    if (link->stage == LINK_HELLO) return DP_KV_SERVER_HELLO_BYTES;
     return link->stage == LINK_WELCOME ? DP_PROOF_BYTES : DP_SEAL_HEADER_BYTES;
 }
 
 /* 0: more bytes must come first. */
 static int step_handshake(dp_link_t *link, struct evbuffer *input)
 {
-    uint8_t data[DP_KV_CLIENT_HELLO_BYTES]; /* the longest */
+    uint8_t data[DP_KV_SERVER_HELLO_BYTES]; /* the longest */
     const size_t bytes = bytes_awaited(link);
 
     if (evbuffer_get_length(input) < bytes) return 0;
     evbuffer_remove(input, data, bytes);
-    if (link->stage == LINK_HELLO && link->is_server) {
-        take_proof(link, data);
-    } else if (link->stage == LINK_HELLO) {
+    if (link->stage == LINK_HELLO) {
         take_challenge(link, data);
     } else if (link->stage == LINK_WELCOME) {
         take_welcome(link, data);
@@ -326,8 +279,7 @@ static void on_event(struct bufferevent *socket, short what, void *context)
     enter_link(link);
     if (what & BEV_EVENT_TIMEOUT) {
         link->is_refused = 1;
-        snprintf(text, sizeof(text), "%s%sno proof within %d s", link->is_server ? link->peer : "",
-                 link->is_server && link->peer[0] != '\0' ? ": " : "", HELLO_SECONDS);
+        snprintf(text, sizeof(text), "no proof within %d s", DP_DOOR_PATIENCE_S);
     } else if (what & BEV_EVENT_ERROR) {
         snprintf(text, sizeof(text), "its connection broke: %s",
                  evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
@@ -403,10 +355,15 @@ static void note_peer(dp_link_t *link, int fd)
     snprintf(link->peer, sizeof(link->peer), "%s", shown);
 }
 
+static void derive_secret(const dp_secret_t *job, dp_secret_t *secret)
+{
+    dp_auth_derive(job, "links of nodes", "", 0, secret);
+}
+
 static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t *secret,
                               int silence_ms, const dp_link_events_t *events)
 {
-    const struct timeval patience = {HELLO_SECONDS, 0};
+    const struct timeval patience = {DP_DOOR_PATIENCE_S, 0};
     dp_link_t *link = calloc(1, sizeof(*link));
 
     if (link != NULL) link->socket = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
@@ -416,29 +373,73 @@ static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t
         return NULL;
     }
     watch_peer(fd, silence_ms);
-    note_peer(link, fd);
-    dp_auth_derive(secret, "links of nodes", "", 0, &link->secret);
+    derive_secret(secret, &link->secret);
     link->events = *events;
     dp_silence_init(&link->silence, (uint64_t)silence_ms * 1000000);
     bufferevent_setcb(link->socket, on_bytes, NULL, on_event, link);
     bufferevent_set_timeouts(link->socket, &patience, &patience);
-    bufferevent_setwatermark(link->socket, EV_READ, 0, DP_KV_CLIENT_HELLO_BYTES);
+    bufferevent_setwatermark(link->socket, EV_READ, 0, DP_KV_SERVER_HELLO_BYTES);
     bufferevent_enable(link->socket, EV_READ | EV_WRITE);
     return link;
 }
 
-dp_link_t *dp_link_create_server(struct event_base *base, int fd, const dp_secret_t *secret,
-                                 int silence_ms, const dp_link_events_t *events)
+/* What to tell of a hello that proves nothing. */
+static void describe_stranger(const uint8_t *hello, char *why)
 {
-    dp_link_t *link = create_link(base, fd, secret, silence_ms, events);
-    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
+    dp_reader_t reader;
 
-    if (link == NULL) return NULL;
+    dp_reader_init(&reader, hello, DP_KV_CLIENT_HELLO_BYTES);
+    if (dp_read_u32(&reader) != DP_KV_MAGIC) {
+        snprintf(why, DP_DOOR_TEXT, "no node of dprun: its first bytes are no hello");
+        return;
+    }
+    (void)dp_read_bytes(&reader, DP_KV_CLIENT_HELLO_BYTES - 8);
+    snprintf(why, DP_DOOR_TEXT,
+             "as node %u: its proof is wrong (another job, an old secret, or recorded)",
+             dp_read_u32(&reader));
+}
+
+/* Welcomes a station that knows the secret. A node with another one is told, so that it does not
+ * try again and again. */
+static int check_station(const dp_secret_t *job, const dp_door_visitor_t *visitor, uint32_t *node,
+                         char *why)
+{
+    uint8_t welcome[DP_PROOF_BYTES];
+    dp_secret_t secret;
+    dp_status_t status;
+
+    derive_secret(job, &secret);
+    status =
+        dp_kv_client_hello_check(&secret, visitor->challenge, visitor->hello, node, welcome, NULL);
+    explicit_bzero(&secret, sizeof(secret));
+    if (status != DP_OK) {
+        (void)dp_door_answer(visitor, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
+        describe_stranger(visitor->hello, why);
+        return 0;
+    }
+    snprintf(why, DP_DOOR_TEXT, "node %u left in the middle of its proof", *node);
+    return dp_door_answer(visitor, welcome, sizeof(welcome)) == 0;
+}
+
+int dp_link_create_server(struct event_base *base, dp_door_visitor_t *visitor,
+                          const dp_secret_t *secret, int silence_ms, const dp_link_events_t *events,
+                          char *why)
+{
+    dp_link_t *link;
+    uint32_t node;
+
+    if (!check_station(secret, visitor, &node, why)) return 0;
+    link = create_link(base, visitor->fd, secret, silence_ms, events);
+    if (link == NULL) return 1;
     link->is_server = 1;
-    dp_random(link->challenges, DP_CHALLENGE_BYTES);
-    dp_kv_server_hello_write(link->challenges, hello);
-    bufferevent_write(link->socket, hello, sizeof(hello));
-    return link;
+    link->node = node;
+    memcpy(link->challenges, visitor->challenge, DP_CHALLENGE_BYTES);
+    memcpy(link->challenges + DP_CHALLENGE_BYTES, visitor->hello + 8, DP_CHALLENGE_BYTES);
+    dp_silence_beat(&link->silence, dp_now_ns());
+    (void)dp_link_heard_ns(link, dp_now_ns()); /* notes what was confirmed so far */
+    start_sealing(link);
+    if (link->sealer == NULL || events->proven(events->context, link, node) != 0) free_link(link);
+    return 1;
 }
 
 dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secret_t *secret,
@@ -446,7 +447,9 @@ dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secr
 {
     dp_link_t *link = create_link(base, fd, secret, silence_ms, events);
 
-    if (link != NULL) link->node = node;
+    if (link == NULL) return NULL;
+    link->node = node;
+    note_peer(link, fd);
     return link;
 }
 

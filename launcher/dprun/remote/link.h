@@ -16,7 +16,7 @@
 
 #include <event2/event.h>
 
-#include "runtime/base/auth.h"
+#include "runtime/base/door.h"
 #include "runtime/base/wire.h"
 
 #define DP_LINK_FRAME_MAX ((size_t)1 << 20) /* type and fields */
@@ -24,8 +24,9 @@
 typedef struct dp_link dp_link_t;
 
 typedef struct dp_link_events {
-    /* At the server: a station of this number has proven itself; -1 refuses it, and the link is
-     * gone. At the station: the server has. The link may not be closed within. */
+    /* At the server: a station of this number has proven itself, and frames may be sent; -1 refuses
+     * it, and the link is gone. At the station: the server has. The link may not be closed within.
+     */
     int (*proven)(void *context, dp_link_t *link, uint32_t node);
     /* A frame. The link may be closed within. */
     void (*frame)(void *context, dp_link_t *link, uint8_t type, dp_reader_t *fields);
@@ -34,10 +35,13 @@ typedef struct dp_link_events {
     void *context;
 } dp_link_events_t;
 
-/* Takes a connected, non-blocking socket, also on an error. NULL: no memory. silence_ms: after so
- * long without a sign of life the owner gives the other end up. */
-dp_link_t *dp_link_create_server(struct event_base *base, int fd, const dp_secret_t *secret,
-                                 int silence_ms, const dp_link_events_t *events);
+/* The judge of dprun's door (door.h), at which the handshake of kv.h is spoken: a station that
+ * proves that it knows the secret becomes a link, which events->proven() is told of. silence_ms:
+ * after so long without a sign of life the owner gives the other end up. */
+int dp_link_create_server(struct event_base *base, dp_door_visitor_t *visitor,
+                          const dp_secret_t *secret, int silence_ms, const dp_link_events_t *events,
+                          char *why);
+/* Takes a connected, non-blocking socket, also on an error. NULL: no memory. */
 dp_link_t *dp_link_create_station(struct event_base *base, int fd, const dp_secret_t *secret,
                                   uint32_t node, int silence_ms, const dp_link_events_t *events);
 
@@ -74,11 +78,11 @@ uint64_t dp_link_confirmed_ns(const dp_link_t *link);
 uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
-/* 1: the other end has not proven in time, or not at all, that it is of this job. */
+/* 1: at a station, whose server has not proven in time, or not at all, that it is of this job. */
 int dp_link_is_refused(const dp_link_t *link);
 /* 1: at a station, whose proof the server called wrong. */
 int dp_link_is_turned_away(const dp_link_t *link);
-/* The other end's numeric address; "": it has none. */
+/* At a station: the server's numeric address; "": it has none. */
 const char *dp_link_peer(const dp_link_t *link);
 /* 1: bytes of this side were sent or queued, and the other end has not confirmed them. Bytes sent
  * now may wait behind them until TCP has repeated them. */

@@ -4,18 +4,13 @@
  */
 #include "launcher/dprun/remote/tunnel.h"
 
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "launcher/dprun/remote/protocol.h"
-#include "runtime/base/local_socket.h"
-
-#define ACCEPTS 16 /* in one turn of the loop: a flood must not keep it from the link */
-#define NO_FILES_US 20000
+#include "runtime/base/door.h"
 
 typedef struct connection {
     dp_tunnel_t *tunnel;
@@ -29,9 +24,8 @@ struct dp_tunnel {
     struct event_base *base; /* borrowed */
     dp_tunnel_send_fn send;
     void *context;
-    int listener; /* -1: none */
-    struct event *incoming;
-    struct event *retry; /* no descriptor was free: looks again later */
+    dp_door_t *door; /* NULL: none */
+    struct event *on_door;
     uint32_t opened;
     connection_t *connections;
 };
@@ -123,34 +117,22 @@ static int add_connection(dp_tunnel_t *tunnel, uint32_t number, int fd)
     return 0;
 }
 
-static void on_retry(evutil_socket_t fd, short what, void *context)
+/* The rendezvous asks for proofs. */
+static int take_visitor(void *context, dp_door_visitor_t *visitor, char *why)
+{
+    dp_tunnel_t *tunnel = context;
+
+    (void)why;
+    if (add_connection(tunnel, ++tunnel->opened, visitor->fd) == 0)
+        send_number(tunnel, DP_REMOTE_TUNNEL_OPEN, tunnel->opened);
+    return 1;
+}
+
+static void on_door(evutil_socket_t fd, short what, void *context)
 {
     (void)fd;
     (void)what;
-    event_add(((dp_tunnel_t *)context)->incoming, NULL);
-}
-
-static void on_incoming(evutil_socket_t listener, short what, void *context)
-{
-    const struct timeval later = {0, NO_FILES_US};
-    dp_tunnel_t *tunnel = context;
-
-    (void)what;
-    for (int i = 0; i < ACCEPTS; i++) {
-        const int fd = accept4((int)listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-        if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-            event_del(
-                tunnel->incoming); /* it stays readable: without a pause the loop would spin */
-            event_add(tunnel->retry, &later);
-        }
-        if (fd < 0) return;
-        if (!dp_local_peer_is_own(fd)) {
-            close(fd);
-        } else if (add_connection(tunnel, ++tunnel->opened, fd) == 0) {
-            send_number(tunnel, DP_REMOTE_TUNNEL_OPEN, tunnel->opened);
-        }
-    }
+    dp_door_turn(((dp_tunnel_t *)context)->door);
 }
 
 dp_tunnel_t *dp_tunnel_create(struct event_base *base, dp_tunnel_send_fn send, void *context)
@@ -161,27 +143,29 @@ dp_tunnel_t *dp_tunnel_create(struct event_base *base, dp_tunnel_send_fn send, v
     tunnel->base = base;
     tunnel->send = send;
     tunnel->context = context;
-    tunnel->listener = -1;
     return tunnel;
 }
 
 int dp_tunnel_listen(dp_tunnel_t *tunnel, int listener)
 {
-    tunnel->listener = listener;
-    tunnel->incoming = event_new(tunnel->base, listener, EV_READ | EV_PERSIST, on_incoming, tunnel);
-    tunnel->retry = event_new(tunnel->base, -1, 0, on_retry, tunnel);
-    if (tunnel->incoming == NULL || tunnel->retry == NULL) return -1;
-    return event_add(tunnel->incoming, NULL);
+    const dp_door_owner_t owner = {.judge = take_visitor, .context = tunnel};
+
+    if (dp_door_create(&owner, 0, &tunnel->door, NULL) != DP_OK) {
+        close(listener);
+        return -1;
+    }
+    if (dp_door_listen(tunnel->door, listener) != 0) return -1;
+    tunnel->on_door =
+        event_new(tunnel->base, dp_door_fd(tunnel->door), EV_READ | EV_PERSIST, on_door, tunnel);
+    return tunnel->on_door == NULL ? -1 : event_add(tunnel->on_door, NULL);
 }
 
 void dp_tunnel_close_door(dp_tunnel_t *tunnel)
 {
-    if (tunnel->incoming != NULL) event_free(tunnel->incoming);
-    if (tunnel->retry != NULL) event_free(tunnel->retry);
-    if (tunnel->listener >= 0) close(tunnel->listener);
-    tunnel->incoming = NULL;
-    tunnel->retry = NULL;
-    tunnel->listener = -1;
+    if (tunnel->on_door != NULL) event_free(tunnel->on_door);
+    tunnel->on_door = NULL;
+    dp_door_destroy(tunnel->door);
+    tunnel->door = NULL;
 }
 
 void dp_tunnel_destroy(dp_tunnel_t *tunnel)

@@ -28,6 +28,8 @@ static const dp_secret_t old_secret = {{4, 5, 6}};
 /* One end of a link, and what became of it. */
 typedef struct end {
     struct event_base *base;
+    dp_door_t *door; /* the server's */
+    struct event *on_door;
     dp_link_t *link;
     int is_proven, is_refused, is_turned_away;
     int frames;    /* that have come */
@@ -38,6 +40,7 @@ static int on_proven(void *context, dp_link_t *link, uint32_t node)
 {
     end_t *end = context;
 
+    if (end->door != NULL) end->link = link;
     assert_ptr_equal(link, end->link);
     assert_int_equal(node, NODE);
     end->is_proven = 1;
@@ -80,14 +83,52 @@ static void connect_pair(int fds[2])
     close(listener);
 }
 
+static int judge_visitor(void *context, dp_door_visitor_t *visitor, char *why)
+{
+    const dp_link_events_t events = {on_proven, on_frame, on_closed, context};
+    end_t *end = context;
+
+    return dp_link_create_server(end->base, visitor, &job_secret, 2500, &events, why);
+}
+
+static void on_refused(void *context, const char *from, const char *why)
+{
+    end_t *end = context;
+
+    (void)from;
+    end->is_refused = 1;
+    snprintf(end->why, sizeof(end->why), "%s", why);
+}
+
+static void on_door(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    dp_door_turn(((end_t *)context)->door);
+}
+
 static void open_server(end_t *end, struct event_base *base, int fd)
 {
-    const dp_link_events_t events = {on_proven, on_frame, on_closed, end};
+    const dp_door_owner_t owner = {.hello_bytes = DP_KV_CLIENT_HELLO_BYTES,
+                                   .greet = dp_kv_server_hello_write,
+                                   .greeting_bytes = DP_KV_SERVER_HELLO_BYTES,
+                                   .judge = judge_visitor,
+                                   .refused = on_refused,
+                                   .context = end};
 
     *end = (end_t){.base = base};
     evutil_make_socket_nonblocking(fd);
-    end->link = dp_link_create_server(base, fd, &job_secret, 2500, &events);
-    assert_non_null(end->link);
+    assert_int_equal(dp_door_create(&owner, 1, &end->door, NULL), DP_OK);
+    end->on_door = event_new(base, dp_door_fd(end->door), EV_READ | EV_PERSIST, on_door, end);
+    assert_int_equal(event_add(end->on_door, NULL), 0);
+    dp_door_adopt(end->door, fd, "127.0.0.1", 0);
+}
+
+static void close_server(end_t *end)
+{
+    dp_link_close(end->link);
+    event_free(end->on_door);
+    dp_door_destroy(end->door);
 }
 
 static void open_station(end_t *end, struct event_base *base, int fd, const dp_secret_t *secret)
@@ -157,7 +198,7 @@ static void record_hello(struct event_base *base, uint8_t hello[DP_KV_CLIENT_HEL
                      DP_KV_CLIENT_HELLO_BYTES);
     receive(base, to_server[1], greeting, DP_PROOF_BYTES); /* it was right */
     assert_memory_not_equal(greeting, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
-    dp_link_close(server.link);
+    close_server(&server);
     dp_link_close(station.link);
     close(to_server[1]);
     close(to_station[1]);
@@ -175,11 +216,11 @@ static void link_both_ends_with_one_secret_are_proven(void **state)
     for (int i = 0; i < TURNS && !(server.is_proven && station.is_proven); i++)
         turn(base);
     assert_true(server.is_proven && station.is_proven);
-    assert_string_equal(dp_link_peer(server.link), "127.0.0.1");
+    assert_string_equal(dp_link_peer(station.link), "127.0.0.1");
     /* Before its owner first looks: else the other end seems to have confirmed nothing for ever. */
     assert_true(dp_link_confirmed_ns(server.link) >= began_ns);
     assert_true(dp_link_confirmed_ns(station.link) >= began_ns);
-    dp_link_close(server.link);
+    close_server(&server);
     dp_link_close(station.link);
     event_base_free(base);
 }
@@ -200,13 +241,14 @@ static void link_a_recorded_hello_is_refused_by_name(void **state)
     receive(base, fds[1], answer, DP_KV_SERVER_HELLO_BYTES);
     assert_int_equal(send(fds[1], hello, sizeof(hello), 0), sizeof(hello));
     await_end(&server);
-    assert_string_equal(server.why, "127.0.0.1, as node 1: its proof is wrong (another job, an old "
-                                    "secret, or recorded)");
+    assert_string_equal(server.why, "as node 1: its proof is wrong (another job, an old secret, or "
+                                    "recorded)");
     assert_true(server.is_refused);
     assert_false(server.is_proven);
     receive(base, fds[1], answer, DP_PROOF_BYTES);
     assert_memory_equal(answer, DP_KV_WRONG_PROOF, DP_PROOF_BYTES);
     close(fds[1]);
+    close_server(&server);
     event_base_free(base);
 }
 
@@ -223,9 +265,10 @@ static void link_bytes_of_another_program_name_no_node(void **state)
     open_server(&server, base, fds[0]);
     assert_int_equal(send(fds[1], request, DP_KV_CLIENT_HELLO_BYTES, 0), DP_KV_CLIENT_HELLO_BYTES);
     await_end(&server);
-    assert_string_equal(server.why, "127.0.0.1, no node of dprun: its first bytes are no hello");
+    assert_string_equal(server.why, "no node of dprun: its first bytes are no hello");
     assert_true(server.is_refused);
     close(fds[1]);
+    close_server(&server);
     event_base_free(base);
 }
 
@@ -243,6 +286,7 @@ static void link_a_station_learns_that_the_secrets_differ(void **state)
     assert_true(station.is_turned_away);
     assert_true(server.is_refused);
     assert_false(server.is_turned_away);
+    close_server(&server);
     event_base_free(base);
 }
 
@@ -280,6 +324,7 @@ static void link_frames_that_are_sent_back_are_not_delivered(void **state)
         turn(base);
     assert_int_equal(server.frames, 0);
     assert_string_equal(server.why, "a frame that was tampered with");
+    close_server(&server);
     dp_link_close(station.link);
     close(to_server[1]);
     close(to_station[1]);

@@ -399,91 +399,6 @@ static void rendezvous_strangers_cost_a_line_not_the_job(void **state)
     }
 }
 
-static void many_connections(client_t *client)
-{
-    int fds[200];
-
-    for (int i = 0; i < 200; i++) {
-        fds[i] = connect_to(client->world);
-    }
-    for (int i = 0; i < 200; i++) {
-        close(fds[i]);
-    }
-}
-
-static void rendezvous_connections_and_lines_are_bounded(void **state)
-{
-    client_t client;
-    world_t world;
-
-    (void)state;
-    world_init(&world, 1);
-    client_start(&client, &world, 0, many_connections);
-    serve(&world);
-    pthread_join(client.thread, NULL);
-    assert_true(world.refused > 0);
-    assert_true(world.refused <= 20);
-    world_fini(&world);
-}
-
-/* Connects from an address of its own. */
-static int connect_from(const world_t *world, const char *source)
-{
-    struct sockaddr_in from = {.sin_family = AF_INET};
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons(world->ticket.port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    if (inet_pton(AF_INET, source, &from.sin_addr) != 1) abort();
-    if (bind(fd, (struct sockaddr *)&from, sizeof(from)) != 0) abort();
-    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) abort();
-    return fd;
-}
-
-/* A rank that takes its time for its hello, while somebody else opens hundreds of connections. */
-static void be_slow_in_a_flood(client_t *client)
-{
-    uint8_t hello[DP_KV_SERVER_HELLO_BYTES];
-    uint8_t answer[DP_KV_CLIENT_HELLO_BYTES];
-    uint8_t welcome[DP_PROOF_BYTES];
-    const uint8_t *challenge;
-    uint8_t mine[DP_CHALLENGE_BYTES] = {1};
-    int fds[300];
-    int fd = connect_from(client->world, "127.0.0.1");
-
-    if (recv(fd, hello, sizeof(hello), MSG_WAITALL) != sizeof(hello)) abort();
-    for (int i = 0; i < 300; i++)
-        fds[i] = connect_from(client->world, "127.0.0.9");
-    read_to_end(fds[0]); /* the oldest of the flood had to go */
-    if (dp_kv_server_hello_read(hello, &challenge, NULL) != DP_OK) abort();
-    dp_kv_client_hello_write(&client->world->ticket.secret, challenge, mine, 0, answer);
-    (void)!send(fd, answer, sizeof(answer), MSG_NOSIGNAL);
-    client->status = recv(fd, welcome, sizeof(welcome), MSG_WAITALL) == sizeof(welcome) &&
-                             memcmp(welcome, DP_KV_BUSY, sizeof(welcome)) != 0
-                         ? DP_OK
-                         : DP_ERR_PEER_LOST;
-    for (int i = 0; i < 300; i++)
-        close(fds[i]);
-    close(fd);
-}
-
-static void rendezvous_flood_of_an_address_drops_its_own(void **state)
-{
-    client_t client;
-    world_t world;
-
-    (void)state;
-    world_init(&world, 2);
-    client_start(&client, &world, 0, be_slow_in_a_flood);
-    serve(&world);
-    pthread_join(client.thread, NULL);
-    assert_int_equal(client.status, DP_OK);
-    assert_int_equal(world.joined, 1);
-    assert_true(world.refused <= 20);
-    world_fini(&world);
-}
-
 /* The oldest of too many connections of one address is told that it may come again. */
 static void be_the_oldest(client_t *client)
 {
@@ -821,8 +736,6 @@ int main(void)
         cmocka_unit_test(rendezvous_closed_door_keeps_who_is_in),
         cmocka_unit_test(rendezvous_taken_port_is_an_error),
         cmocka_unit_test(rendezvous_strangers_cost_a_line_not_the_job),
-        cmocka_unit_test(rendezvous_connections_and_lines_are_bounded),
-        cmocka_unit_test(rendezvous_flood_of_an_address_drops_its_own),
         cmocka_unit_test(rendezvous_tells_whom_it_drops),
         cmocka_unit_test(rendezvous_on_one_machine_needs_no_port),
         cmocka_unit_test(rendezvous_of_another_user_is_not_believed),
