@@ -136,10 +136,9 @@ typedef enum dp_wire {
 
 /*
  * fork(). A rank may fork, at any time and on any thread, as data loaders do. The child has copies
- * of the rank's objects, but none of its threads and connections, which are closed in the child
- * before fork() returns there; so the death of a rank is noticed at once though its child lives on.
- * In the child every call on these objects, and dp_init(), returns DP_ERR_INVALID at once or, where
- * it has no status, does nothing; dp_error_text() says why, dp_setting() is NULL, and numbers and
+ * of the rank's objects, but none of its threads and connections, so the death of a rank is noticed
+ * though its child lives on. In the child every call on these objects, and dp_init(), returns
+ * DP_ERR_INVALID or, where it has no status, does nothing; dp_setting() is NULL, and numbers and
  * names (dp_rank(), dp_group_size(), ...) are as in the rank. Nothing has to be given back there.
  * Memory from dp_alloc() and dp_register() is shared with the child, which must not write it. A
  * child that calls exec() is a program of its own. vfork() and clone() are not noticed.
@@ -201,9 +200,8 @@ typedef struct dp_init_options {
 /**
  * Joins the world that a launcher describes in the environment: dprun, plain DP_ variables,
  * torchrun, Open MPI's mpirun, PMI (srun, mpiexec) or a Slurm step, in this order of precedence
- * (docs/launch.md). Forms a world of one where none of them is present, or the launcher says so;
- * half of a launcher's variables is an error. Collective: returns when every rank has come, after
- * DP_START_TIMEOUT at the latest.
+ * (docs/launch.md). Forms a world of one where none of them is present. Collective: returns when
+ * every rank has come, after DP_START_TIMEOUT at the latest.
  *
  * With store_put and store_get in the options the world is that of the store instead, whatever the
  * environment says; a process may join one world after another, or several side by side.
@@ -1019,19 +1017,12 @@ DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
 
 /*
  * Waiting for many operations in one place, as event loops and futures want it. An operation that
- * was submitted with a cookie is on the context's list once it is over, whether it failed or not;
- * dp_wait() on its handle then returns at once. Nothing is on the list that has no cookie. Under
- * DP_ORDER_PROGRAM set launch_now too, as no wait brings the launch about.
+ * was submitted with a cookie is on the context's list once it is over, whether it failed or not.
+ * Under DP_ORDER_PROGRAM set launch_now too, as no wait brings the launch about.
  */
 
-/**
- * Gives a descriptor that is readable (poll, epoll, asyncio) while the list is not empty. Do not
- * read or write it: dp_completions_read() does.
- *
- * @param fd the context's; dp_finalize() closes it
- * @return DP_OK, DP_ERR_SYSTEM (no descriptor is left), DP_ERR_INVALID
- * Threads: any.
- */
+/* Gives a descriptor that is readable (poll, epoll, asyncio) while the list is not empty. Do not
+ * read or write it; dp_finalize() closes it. DP_ERR_SYSTEM: no descriptor is left. Threads: any. */
 DP_API dp_status_t dp_completions_fd(dp_context_t *context, int *fd);
 
 /* Takes up to `room` cookies off the list, in the order in which operations ended, and returns how
@@ -1039,6 +1030,15 @@ DP_API dp_status_t dp_completions_fd(dp_context_t *context, int *fd);
 DP_API size_t dp_completions_read(dp_context_t *context, uint64_t *cookies, size_t room);
 
 /* ---- Groups --------------------------------------------------------------------------------- */
+
+typedef struct dp_group_options {
+    size_t size;      /* by DP_GROUP_OPTIONS_INIT */
+    dp_order_t order; /* of its operations; DP_ORDER_DEFAULT: the world's. The same on its ranks */
+} dp_group_options_t;
+#define DP_GROUP_OPTIONS_INIT                                                                      \
+    {                                                                                              \
+        .size = sizeof(dp_group_options_t)                                                         \
+    }
 
 /**
  * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
@@ -1048,28 +1048,32 @@ DP_API size_t dp_completions_read(dp_context_t *context, uint64_t *cookies, size
  * Groups may overlap in any way: all their operations follow one order, so they cannot deadlock.
  * Tensor names belong to a group. Ranks outside take no part in its operations.
  *
- * @param name  1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
- *              may share one
- * @param ranks [count] ranks of the world, in any order, without repeats; copied
- * @param group set only on DP_OK; NULL where this rank is not listed. Give it back with
- *              dp_group_destroy(), at the latest dp_finalize() does
- * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list under this name), DP_ERR_FULL
- *         (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread is making one of this name
- *         with the same lowest rank), DP_ERR_LEFT, or how the world ended
+ * @param name    1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
+ *                may share one
+ * @param ranks   [count] ranks of the world, in any order, without repeats; copied
+ * @param options NULL for the defaults; copied
+ * @param group   set only on DP_OK; NULL where this rank is not listed. Give it back with
+ *                dp_group_destroy(), at the latest dp_finalize() does
+ * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list or order under this name),
+ *         DP_ERR_FULL (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread makes one of
+ *         this name with the same lowest rank), DP_ERR_UNSUPPORTED (this order), DP_ERR_LEFT, ...
  * Threads: any. Waits for the other listed ranks.
  */
 DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks,
-                                   size_t count, dp_group_t **group);
+                                   size_t count, const dp_group_options_t *options,
+                                   dp_group_t **group);
 
 /**
  * Divides a group: ranks that give the same color come together. Collective over the parent.
  *
  * @param color 0 or more; negative: this rank comes into no group, *group is NULL; nor does a rank
  *              that has joined the parent and does not call this
+ * @param key   the group's ranks are numbered by ascending key, and where keys are equal by their
+ *              rank in the parent
  * Otherwise as dp_group_create().
  */
-DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color,
-                                  dp_group_t **group);
+DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, int key,
+                                  const dp_group_options_t *options, dp_group_t **group);
 
 /**
  * Ends a group. Collective over its ranks; waits for its operations. The object stays until
@@ -1095,9 +1099,8 @@ DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of
 DP_API dp_status_t dp_alloc(dp_context_t *context, size_t bytes, void **memory);
 
 /* Gives memory back. NULL is fine; a foreign pointer is DP_ERR_INVALID. DP_ERR_BUSY: an operation
- * that this rank has submitted is not over and has a tensor in it; nothing was done. The library
- * cannot know whether the program itself, or work queued on a device's stream behind an operation
- * that is over, still uses the memory. Threads: any. */
+ * that this rank has submitted is not over and has a tensor in it; nothing was done. Threads: any.
+ */
 DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 
 /**
@@ -1121,9 +1124,8 @@ DP_API dp_status_t dp_free(dp_context_t *context, void *memory);
 DP_API dp_status_t dp_register(dp_context_t *context, void *memory, size_t bytes);
 
 /* Makes registered memory private again, contents kept; dp_finalize() does so too. No other thread
- * may be using it. NULL is fine; an address that is not the start of a registration is
- * DP_ERR_INVALID. DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads:
- * any. */
+ * may be using it. NULL is fine; an address that begins no registration is DP_ERR_INVALID.
+ * DP_ERR_BUSY: as in dp_free(), DP_ERR_NO_MEMORY: it stays registered. Threads: any. */
 DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
 /* ---- Timeline ------------------------------------------------------------------------------- */
@@ -1140,14 +1142,12 @@ DP_API void dp_span_begin(dp_context_t *context, const char *name);
 DP_API void dp_span_end(dp_context_t *context);
 
 /**
- * Marks the program's work on a device's stream for the timeline. A thread queues work long before
- * the device does it, so dp_span_begin() tells when it was queued; this span lasts from when the
- * stream comes to the first mark until it comes to the second. The report takes such spans for the
- * device's computing, and sees which reductions run under them.
+ * Marks the program's work on a device's stream for the timeline: from when the stream comes to the
+ * first mark until it comes to the second. The report takes such spans for the device's computing,
+ * and sees which reductions run under them.
  *
- * Spans of a stream nest; an end belongs to the stream's innermost open span. Waits of the stream
- * for operations inside a span (dp_stream_wait()) are recorded by themselves and are no computing.
- * A span is three events on the stream; no call waits for the device.
+ * Spans of a stream nest. Waits of the stream for operations inside a span (dp_stream_wait()) are
+ * recorded by themselves and are no computing. No call waits for the device.
  *
  * @param name   copied, once per distinct text
  * @param stream as in dp_options_t; NULL, a stream that captures a graph, or a context without a

@@ -69,6 +69,11 @@ static const char *yes_no(int value)
     return value ? "yes" : "no";
 }
 
+static const char *order_name(uint64_t order)
+{
+    return order == DP_ORDER_PROGRAM ? "program" : "negotiated";
+}
+
 /* "count" of a lone tensor, "count of tensor 3" in a grouped list, "count for rank 3" where the
  * parts are the ranks'. */
 static void name_part(const dp_signature_t *signature, const char *what, uint32_t part, char *field,
@@ -175,6 +180,10 @@ void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, c
         snprintf(field, room, "count_joined");
         snprintf(value_a, room, "%s", yes_no(a->count_joined));
         snprintf(value_b, room, "%s", yes_no(b->count_joined));
+    } else if (a->tag != b->tag && a->collective == DP_COLLECTIVE_GROUP_CREATE) {
+        snprintf(field, room, "order");
+        snprintf(value_a, room, "%s", order_name(a->tag));
+        snprintf(value_b, room, "%s", order_name(b->tag));
     } else if (a->tag != b->tag) {
         snprintf(field, room, "tag");
         snprintf(value_a, room, "%016" PRIx64, a->tag);

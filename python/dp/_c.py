@@ -56,6 +56,10 @@ class InitOptions(Sized):
                 ("store_seconds", c_double)]
 
 
+class GroupOptions(Sized):
+    _fields_ = [("size", c_size_t), ("order", c_int)]
+
+
 class Gradient(Structure):
     _fields_ = [("name", c_char_p), ("weight", c_void_p), ("gradient", c_void_p),
                 ("count", c_size_t), ("dtype", c_int)]
@@ -98,7 +102,8 @@ class Stats(Sized):
         "scheduled_launches")] + [("schedule_end_reason", c_char_p)]
 
 
-STRUCTS = {"dp_init_options_t": InitOptions, "dp_gradient_t": Gradient,
+STRUCTS = {"dp_init_options_t": InitOptions, "dp_group_options_t": GroupOptions,
+           "dp_gradient_t": Gradient,
            "dp_gradients_options_t": GradientsOptions, "dp_gradients_result_t": GradientsResult,
            "dp_options_t": Options, "dp_tensor_t": Tensor, "dp_result_t": Result,
            "dp_stats_t": Stats}
@@ -160,8 +165,8 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_wait_all": (c_int, [_P, c_double]),
     "dp_completions_fd": (c_int, [_P, POINTER(c_int)]),
     "dp_completions_read": (_N, [_P, POINTER(c_uint64), _N]),
-    "dp_group_create": (c_int, [_P, _S, POINTER(c_int32), _N, POINTER(_P)]),
-    "dp_group_split": (c_int, [_P, _S, c_int, POINTER(_P)]),
+    "dp_group_create": (c_int, [_P, _S, POINTER(c_int32), _N, POINTER(GroupOptions), POINTER(_P)]),
+    "dp_group_split": (c_int, [_P, _S, c_int, c_int, POINTER(GroupOptions), POINTER(_P)]),
     "dp_group_destroy": (c_int, [_P]),
     "dp_group_rank": (c_int, [_P]),
     "dp_group_size": (c_int, [_P]),

@@ -18,12 +18,11 @@ from typing import Any, Callable, Iterator, Mapping
 from . import _c, arrays, errors
 from ._c import lib
 from .current_gpu import CurrentGpu
-from .group import Group
+from .group import Group, group_options
 from .handles import Completions, slices
 from .stores import StoreCallbacks
 from .waits import Caller
 
-ORDERS = {"default": 0, "negotiated": 1, "program": 2}
 ERROR_ROOM = 1024
 
 _contexts: "set[Context]" = set()  # until finalize(), also those that nothing else refers to
@@ -69,11 +68,9 @@ class Context:
 
     def __init__(self, store: Any = None, rank: int = -1, size: int = 0,
                  order: str = "default", timeout: float = 0) -> None:
-        if order not in ORDERS:
-            raise errors.InvalidError(f"there is no order '{order}'; {', '.join(ORDERS)}")
         text = ctypes.create_string_buffer(ERROR_ROOM)
         options = _c.InitOptions(error=ctypes.addressof(text), error_bytes=ERROR_ROOM,
-                                 order=ORDERS[order])
+                                 order=group_options(order).order)
         callbacks = None
         if store is not None:
             callbacks = StoreCallbacks(store)
@@ -254,12 +251,14 @@ class Context:
 
     # ---- Groups -------------------------------------------------------------------------------
 
-    def group(self, name: str, ranks: "list[int] | tuple[int, ...]") -> Group | None:
+    def group(self, name: str, ranks: "list[int] | tuple[int, ...]", *,
+              order: str = "default") -> Group | None:
         """Makes a group of some ranks of the world; None on ranks that are not listed. Collective
-        over the ranks listed."""
+        over the ranks listed. order: of its operations, by default the world's."""
         members = (ctypes.c_int32 * len(ranks))(*ranks)
         pointer = ctypes.c_void_p()
-        self.check(self.call(lib.group_create, self.pointer, name.encode(), members, len(ranks), pointer))
+        self.check(self.call(lib.group_create, self.pointer, name.encode(), members, len(ranks),
+                             group_options(order), pointer))
         return None if not pointer.value else Group(self, pointer.value)
 
     # ---- Timeline -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
 WIRES = {"default": 0, "none": 1, "fp16": 2, "bf16": 3}
+ORDERS = {"default": 0, "negotiated": 1, "program": 2}
 # Names without one: a signature's uses take turns, so that libdp, which keeps names for ever, knows
 # few, and a loop repeats them.
 TURNS = 8
@@ -39,12 +40,18 @@ def make_options(op: int = SUM, prescale: float = 1.0, postscale: float = 1.0, w
                       launch_now=launch_now, tag=tag)
 
 
+def group_options(order: str) -> _c.GroupOptions:
+    if order not in ORDERS:
+        raise errors.InvalidError(f"there is no order '{order}'; {', '.join(ORDERS)}")
+    return _c.GroupOptions(order=ORDERS[order])
+
+
 def _copy(options: _c.Options) -> _c.Options:
     return _c.Options.from_buffer_copy(options)
 
 
 class Group:
-    """Ranks that work together; numbered from 0 by ascending rank of the world.
+    """Ranks that work together, numbered from 0.
 
     Keywords that operations share:
         name        the same on every rank, unique among those in flight; None: made from the kind,
@@ -94,13 +101,15 @@ class Group:
         return lib.group_world_rank(self.pointer, rank)
 
     def ranks(self) -> list[int]:
-        """Its ranks of the world, ascending."""
+        """Its ranks of the world."""
         return [self.world_rank(rank) for rank in range(self.size)]
 
-    def split(self, name: str, color: int) -> "Group | None":
-        """Divides the group: ranks that give one color come together; negative: into none."""
+    def split(self, name: str, color: int, key: int = 0, *, order: str = "default") -> "Group | None":
+        """Divides the group: ranks that give one color come together, numbered by their keys and, where
+        these are equal, as here; a negative color: into none."""
         pointer = ctypes.c_void_p()
-        self.context.check(self.context.call(lib.group_split, self.pointer, name.encode(), color, pointer))
+        self.context.check(self.context.call(lib.group_split, self.pointer, name.encode(), color, key,
+                                             group_options(order), pointer))
         return None if not pointer.value else Group(self.context, pointer.value)
 
     def destroy(self) -> None:

@@ -204,6 +204,10 @@ class Collectives(unittest.TestCase):
                 half.allreduce(np.ones(2))
         colors = world.world.split("parity", world.rank % 2)
         self.assertEqual(colors.ranks(), list(range(world.rank % 2, world.size, 2)))
+        backwards = world.world.split("backwards", 0, -world.rank)
+        self.assertEqual(backwards.ranks(), list(range(world.size))[::-1])
+        self.assertEqual(backwards.broadcast(np.full(1, world.rank), root=0).wait().value[0],
+                         world.size - 1)
         world.barrier().wait()
         if world.size > 1:
             if world.rank == 0:

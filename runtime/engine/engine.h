@@ -141,7 +141,7 @@ typedef struct dp_engine_members {
     uint32_t uid;         /* ascending from group to group, below 2^26; the world is 0 */
     uint32_t group_index; /* 1 .. DP_GROUPS_MAX; another group may have it once
                       group_destroy() was called on all ranks */
-    const int *ranks;     /* [count] of the world, ascending, this one among them; copied */
+    const int *ranks;     /* [count] of the world, without repeats, this one among them; copied */
     int count;
     const char *name; /* for texts; copied */
 } dp_engine_members_t;

@@ -79,8 +79,8 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shar
     REFUSED(dp_free(dp, memory));
     REFUSED(dp_register(dp, memory, 4096));
     REFUSED(dp_deregister(dp, memory));
-    REFUSED(dp_group_create(dp, "child", &rank, 1, &group));
-    REFUSED(dp_group_split(dp_world(dp), "child", 0, &group));
+    REFUSED(dp_group_create(dp, "child", &rank, 1, NULL, &group));
+    REFUSED(dp_group_split(dp_world(dp), "child", 0, 0, NULL, &group));
     REFUSED(dp_group_destroy(dp_world(dp)));
     REFUSED(dp_gradients_ready(gradients, 0, NULL));
     REFUSED(dp_gradients_sync(gradients, NULL));

@@ -178,6 +178,27 @@ static void train(void)
     dp_gradients_destroy(gradients);
 }
 
+static void group(void)
+{
+    dp_group_options_t options = DP_GROUP_OPTIONS_INIT;
+    const int rank = 0;
+    dp_group_t *made = NULL;
+
+    for (size_t i = 0; i < BAD_SIZES; i++) {
+        options.size = bad_sizes[i];
+        CHECK(dp_group_create(dp, "g", &rank, 1, &options, &made) == DP_ERR_INVALID, "size %zu",
+              bad_sizes[i]);
+    }
+    options.size = sizeof(options);
+#ifdef MORE
+    options.added = 1;
+    check_refusal(dp_group_create(dp, "g", &rank, 1, &options, &made), NULL, "dp_group_options_t");
+    options.added = 0;
+#endif
+    CHECK(dp_group_create(dp, "g", &rank, 1, &options, &made) == DP_OK && made != NULL, "create");
+    CHECK(dp_group_destroy(made) == DP_OK, "destroy");
+}
+
 static void make_step(dp_gradients_t *gradients)
 {
     CHECK(dp_gradients_ready(gradients, 0, NULL) == DP_OK, "ready");
@@ -316,6 +337,7 @@ int main(void)
 {
     start();
     operate();
+    group();
     train();
     set_loss_scale();
     shard();

@@ -29,7 +29,8 @@ int parity_process_set_add_remove(dp_context_t *dp)
     for (int i = 0; i < ranks - 1; i++)
         list[i] = ranks - 2 - i;
     for (int turn = 0; turn < 5; turn++) {
-        EXPECT_STATUS(dp, dp_group_create(dp, "most", list, (size_t)ranks - 1, &group), DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, "most", list, (size_t)ranks - 1, NULL, &group),
+                      DP_OK);
         if (rank == ranks - 1) {
             EXPECT(dp, group == NULL, "a group without this rank");
             continue;
@@ -58,8 +59,9 @@ int parity_process_sets_overlap(dp_context_t *dp)
 
     for (int i = 0; i < ranks; i++)
         all[i] = i;
-    EXPECT_STATUS(dp, dp_group_create(dp, "low", all, (size_t)ranks - 1, &groups[0]), DP_OK);
-    EXPECT_STATUS(dp, dp_group_create(dp, "high", all + 1, (size_t)ranks - 1, &groups[1]), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "low", all, (size_t)ranks - 1, NULL, &groups[0]), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "high", all + 1, (size_t)ranks - 1, NULL, &groups[1]),
+                  DP_OK);
     for (int turn = 0; turn < 20; turn++) {
         for (int k = 0; k < 2; k++) {
             const int which = rank % 2 == 0 ? k : 1 - k;
@@ -88,27 +90,28 @@ int parity_process_set_errors(dp_context_t *dp)
     int own[2] = {0, dp_rank(dp) == 0 ? 1 : dp_rank(dp)};
     dp_group_t *group = NULL;
 
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", twice, 2, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", beyond, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", negative, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", own, 0, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "", own, 2, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, NULL, own, 2, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", NULL, 2, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", own, 2, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", twice, 2, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", beyond, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", negative, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", own, 0, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "", own, 2, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, NULL, own, 2, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", NULL, 2, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", own, 2, NULL, NULL), DP_ERR_INVALID);
     EXPECT(dp, group == NULL, "set by a failure");
     if (parity_after_rank0(dp, "errors.gate")) return 1;
     /* rank 0 and rank 1 name different lists under one name */
     if (dp_rank(dp) < 2 && dp_size(dp) > 2) {
         int list[3] = {0, 1, 2};
 
-        EXPECT_STATUS(dp, dp_group_create(dp, "contested", list, dp_rank(dp) == 0 ? 3 : 2, &group),
-                      DP_ERR_MISMATCH);
+        EXPECT_STATUS(
+            dp, dp_group_create(dp, "contested", list, dp_rank(dp) == 0 ? 3 : 2, NULL, &group),
+            DP_ERR_MISMATCH);
         EXPECT_TEXT(dp, dp_error_text(dp), "contested");
     } else if (dp_rank(dp) == 2) {
         int list[3] = {0, 1, 2};
 
-        EXPECT_STATUS(dp, dp_group_create(dp, "contested", list, 3, &group), DP_ERR_MISMATCH);
+        EXPECT_STATUS(dp, dp_group_create(dp, "contested", list, 3, NULL, &group), DP_ERR_MISMATCH);
     }
     return 0;
 }
@@ -119,12 +122,13 @@ int parity_process_set_split(dp_context_t *dp)
     dp_group_t *group = NULL, *single = NULL;
     int wanted = 0;
 
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "colors", rank % 2, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "colors", rank % 2, 0, NULL, &group), DP_OK);
     for (int r = rank % 2; r < ranks; r += 2)
         wanted += r + 1;
     if (sum_in(dp, group, "split", wanted)) return 1;
-    EXPECT_STATUS(dp, dp_group_split(group, "leader", dp_group_rank(group) == 0 ? 0 : -1, &single),
-                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_group_split(group, "leader", dp_group_rank(group) == 0 ? 0 : -1, 0, NULL, &single),
+        DP_OK);
     EXPECT(dp, (single != NULL) == (dp_group_rank(group) == 0), "who has no color has no group");
     if (single != NULL && sum_in(dp, single, "alone", rank + 1)) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(single), DP_OK);

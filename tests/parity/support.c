@@ -104,7 +104,7 @@ int parity_half(dp_context_t *dp, dp_group_t **group)
 
     for (int i = odd; i < dp_size(dp); i += 2)
         ranks[count++] = i;
-    EXPECT_STATUS(dp, dp_group_create(dp, odd ? "odd" : "even", ranks, count, group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, odd ? "odd" : "even", ranks, count, NULL, group), DP_OK);
     EXPECT(dp, *group != NULL, "no group");
     return 0;
 }

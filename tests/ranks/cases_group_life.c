@@ -36,7 +36,7 @@ static int work(worker_t *worker)
     for (int round = 0; round < 4; round++) {
         dp_group_t *group;
 
-        EXPECT_STATUS(dp, dp_group_create(dp, name, list, count, &group), DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, name, list, count, NULL, &group), DP_OK);
         for (int i = 0; i < 20; i++)
             if (case_sum(dp, group, "v", worker->index + i, ranks * (worker->index + i)) != 0)
                 return 1;
@@ -83,7 +83,7 @@ int case_group_gradients(dp_context_t *dp)
     dp_group_t *half;
     int own;
 
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", dp_rank(dp) % 2, &half), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", dp_rank(dp) % 2, 0, NULL, &half), DP_OK);
     own = dp_group_rank(half);
     for (int k = 0; k < 2; k++) {
         tensors[k] = (dp_gradient_t){names[k], weights[k], gradients[k], COUNT, DP_F32};
@@ -123,7 +123,7 @@ int case_group_abort(dp_context_t *dp)
     dp_handle_t *handle;
     dp_status_t status;
 
-    EXPECT_STATUS(dp, dp_group_create(dp, "doomed", list, count, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "doomed", list, count, NULL, &group), DP_OK);
     if (rank == last) {
         /* the others have the first group, each of them, when they ask for this */
         for (int other = 0; other < last; other++) {
@@ -135,7 +135,7 @@ int case_group_abort(dp_context_t *dp)
         }
         dp_abort(dp, "no more groups");
         /* it takes a moment until that is known here too */
-        while ((status = dp_group_create(dp, "more", &rank, 1, &more)) == DP_OK)
+        while ((status = dp_group_create(dp, "more", &rank, 1, NULL, &more)) == DP_OK)
             ;
         EXPECT_STATUS(dp, status, DP_ERR_ABORTED);
         return 0;
@@ -143,7 +143,7 @@ int case_group_abort(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_send(group, "now", &now, 1, DP_F32, last, NULL, NULL), DP_OK);
     switch (rank % 3) {
     case 0:
-        EXPECT_STATUS(dp, dp_group_create(dp, "more", list, count, &more), DP_ERR_ABORTED);
+        EXPECT_STATUS(dp, dp_group_create(dp, "more", list, count, NULL, &more), DP_ERR_ABORTED);
         break;
     case 1:
         status = dp_join(group, &handle);
@@ -177,7 +177,7 @@ int case_group_outsiders(dp_context_t *dp)
     uint64_t before, after;
     dp_group_t *group;
 
-    EXPECT_STATUS(dp, dp_group_create(dp, "pair", pair, 2, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "pair", pair, 2, NULL, &group), DP_OK);
     if (case_sum(dp, dp_world(dp), "begin", 1.0, dp_size(dp)) != 0) return 1;
     if (messages_now(dp, &before) != 0) return 1;
     for (int i = 0; i < OPERATIONS && group != NULL; i++) {

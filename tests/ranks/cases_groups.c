@@ -25,7 +25,7 @@ static int make(dp_context_t *dp, const char *name, int first, int step, dp_grou
 
     *group = NULL;
     if (count == 0) return 0;
-    EXPECT_STATUS(dp, dp_group_create(dp, name, ranks, count, group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, name, ranks, count, NULL, group), DP_OK);
     return 0;
 }
 
@@ -63,7 +63,7 @@ int case_group_places(dp_context_t *dp)
     /* given backwards, numbered upwards */
     for (int r = ranks - 1; r >= 0; r -= 2)
         list[count++] = r;
-    EXPECT_STATUS(dp, dp_group_create(dp, "backwards", list, count, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "backwards", list, count, NULL, &group), DP_OK);
     if ((ranks - 1 - rank) % 2 != 0) {
         EXPECT(dp, group == NULL, "a group for a rank that is not listed");
         return 0;
@@ -87,29 +87,29 @@ int case_group_arguments(dp_context_t *dp)
 
     memset(name, 'x', sizeof(name));
     name[sizeof(name) - 1] = '\0';
-    EXPECT_STATUS(dp, dp_group_create(NULL, "g", &self, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, NULL, &self, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "", &self, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, name, &self, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", NULL, 1, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", &self, 0, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", &self, 1, NULL), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", beyond, 1, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(NULL, "g", &self, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, NULL, &self, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "", &self, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, name, &self, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", NULL, 1, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", &self, 0, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", &self, 1, NULL, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", beyond, 1, NULL, &group), DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "group g");
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", below, 1, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", below, 1, NULL, &group), DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "rank -1");
-    EXPECT_STATUS(dp, dp_group_create(dp, "g", twice, 2, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_create(dp, "g", twice, 2, NULL, &group), DP_ERR_INVALID);
     EXPECT(dp, group == dp_world(dp), "a failed call wrote its result");
-    EXPECT_STATUS(dp, dp_group_split(NULL, "g", 0, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), NULL, 0, &group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "g", 0, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_split(NULL, "g", 0, 0, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), NULL, 0, 0, NULL, &group), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "g", 0, 0, NULL, NULL), DP_ERR_INVALID);
     EXPECT_STATUS(dp, dp_group_destroy(NULL), DP_OK);
     EXPECT_STATUS(dp, dp_group_destroy(dp_world(dp)), DP_ERR_INVALID);
     EXPECT(dp, dp_group_rank(NULL) == -1 && dp_group_size(NULL) == -1, "NULL");
     EXPECT(dp, dp_group_world_rank(NULL, 0) == -1 && dp_group_name(NULL)[0] == '\0', "NULL");
 
     /* a group of one, used after its end */
-    EXPECT_STATUS(dp, dp_group_create(dp, "alone", &self, 1, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "alone", &self, 1, NULL, &group), DP_OK);
     if (case_sum(dp, group, "v", 3.0, 3.0) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(group), DP_OK);
     EXPECT_STATUS(dp, dp_allreduce(group, "v", &value, &value, 1, DP_F32, NULL, NULL),
@@ -197,7 +197,7 @@ int case_groups(dp_context_t *dp)
 /* Everything an operation can be, in groups that overlap. */
 int case_group_collectives(dp_context_t *dp)
 {
-    dp_group_t *odd, *third, *tail;
+    dp_group_t *odd, *third, *tail, *mixed, *backwards;
 
     if (make(dp, "odd", 1, 2, &odd) != 0) return 1;
     if (make(dp, "third", 0, 3, &third) != 0) return 1;
@@ -205,6 +205,13 @@ int case_group_collectives(dp_context_t *dp)
     if (odd != NULL && case_collectives_in(dp, odd, "x.", 1) != 0) return 1;
     if (third != NULL && case_collectives_in(dp, third, "x.", 1) != 0) return 1;
     if (tail != NULL && case_collectives_in(dp, tail, "y.", 1) != 0) return 1;
+    /* ranks that are not numbered as in the world: odd ones first, and all of them backwards */
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "mixed", 0, dp_rank(dp) % 2 == 0, NULL, &mixed),
+                  DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "backwards", 0, -dp_rank(dp), NULL, &backwards),
+                  DP_OK);
+    if (case_collectives_in(dp, mixed, "x.", 1) != 0) return 1;
+    if (case_collectives_in(dp, backwards, "x.", 1) != 0) return 1;
     return meet(dp); /* the groups end with the context */
 }
 
@@ -258,13 +265,14 @@ int case_group_limit(dp_context_t *dp)
     EXPECT(dp, groups != NULL, "no memory");
     if (self == dp_size(dp) - 1) {
         for (int i = 0; i < DP_GROUPS_MAX; i++)
-            EXPECT_STATUS(dp, dp_group_create(dp, "one of many", &self, 1, &groups[i]), DP_OK);
-        EXPECT_STATUS(dp, dp_group_create(dp, "too many", &self, 1, &more), DP_ERR_FULL);
+            EXPECT_STATUS(dp, dp_group_create(dp, "one of many", &self, 1, NULL, &groups[i]),
+                          DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, "too many", &self, 1, NULL, &more), DP_ERR_FULL);
         EXPECT_TEXT(dp, dp_error_text(dp), "too many");
         EXPECT_TEXT(dp, dp_error_text(dp), "1023");
         if (case_sum(dp, groups[DP_GROUPS_MAX - 1], "v", 2.0, 2.0) != 0) return 1;
         EXPECT_STATUS(dp, dp_group_destroy(groups[17]), DP_OK);
-        EXPECT_STATUS(dp, dp_group_create(dp, "just enough", &self, 1, &more), DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, "just enough", &self, 1, NULL, &more), DP_OK);
         if (case_sum(dp, more, "v", 2.0, 2.0) != 0) return 1;
     }
     free(groups);
@@ -280,8 +288,8 @@ int case_group_split(dp_context_t *dp)
         /* the last rank of three or more stays outside */
         int color = ranks > 2 && rank == ranks - 1 ? -1 : rank % 2;
 
-        EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", color, &halves), DP_OK);
-        EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", rank / 2, &again), DP_OK);
+        EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", color, 0, NULL, &halves), DP_OK);
+        EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "half", rank / 2, 0, NULL, &again), DP_OK);
         EXPECT(dp, (halves == NULL) == (color < 0), "color %d", color);
         EXPECT(dp, dp_group_rank(again) == rank % 2, "%d", dp_group_rank(again));
         EXPECT(dp, dp_group_world_rank(again, 0) == rank / 2 * 2, "%d",
@@ -289,7 +297,8 @@ int case_group_split(dp_context_t *dp)
         if (case_sum(dp, again, "v", rank + 1.0, sum_of_members(again, 1.0)) != 0) return 1;
         if (halves != NULL) {
             EXPECT(dp, dp_group_rank(halves) == rank / 2, "%d", dp_group_rank(halves));
-            EXPECT_STATUS(dp, dp_group_split(halves, "quarter", rank / 2 % 2, &quarter), DP_OK);
+            EXPECT_STATUS(dp, dp_group_split(halves, "quarter", rank / 2 % 2, 0, NULL, &quarter),
+                          DP_OK);
             EXPECT(dp, dp_group_world_rank(quarter, dp_group_rank(quarter)) == rank, "%d",
                    dp_group_rank(quarter));
             if (case_sum(dp, quarter, "v", rank + 1.0, sum_of_members(quarter, 1.0)) != 0) return 1;
@@ -299,6 +308,49 @@ int case_group_split(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_group_destroy(halves), DP_OK);
         if (round % 2 == 0) EXPECT_STATUS(dp, dp_group_destroy(again), DP_OK);
     }
+    return 0;
+}
+
+/* Ranks in the order of their keys: negative ones first, equal ones as in the parent. */
+int case_group_keys(dp_context_t *dp)
+{
+    int rank = dp_rank(dp), ranks = dp_size(dp), at, value = -1;
+    dp_group_options_t options = DP_GROUP_OPTIONS_INIT;
+    dp_group_t *group, *never = NULL;
+    dp_result_t result = DP_RESULT_INIT;
+    dp_handle_t *handle;
+
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "keys", 3, -rank, &options, &group), DP_OK);
+    at = dp_group_rank(group);
+    EXPECT(dp, at == ranks - 1 - rank, "rank %d is %d of %d", rank, at, ranks);
+    for (int i = 0; i < ranks; i++)
+        EXPECT(dp, dp_group_world_rank(group, i) == ranks - 1 - i, "rank %d is %d", i,
+               dp_group_world_rank(group, i));
+    /* each rank but the last to the next one */
+    for (int to = 1; to < ranks; to++) {
+        if (at == to - 1)
+            EXPECT_STATUS(dp, dp_send(group, "m", &rank, 1, DP_I32, to, NULL, &handle), DP_OK);
+        if (at == to)
+            EXPECT_STATUS(dp, dp_recv(group, "m", &value, 1, DP_I32, to - 1, NULL, &handle), DP_OK);
+        if (at == to || at == to - 1) EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    }
+    EXPECT(dp, value == (at == 0 ? -1 : rank + 1), "%d came to rank %d", value, rank);
+    /* rank 0 of the group, the last of the world, joins last */
+    if (at == 0 && ranks > 1) {
+        value = 1;
+        EXPECT_STATUS(dp, dp_allreduce(group, "v", &value, &value, 1, DP_I32, NULL, &handle),
+                      DP_OK);
+        EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+        EXPECT(dp, value == 1, "%d", value);
+    }
+    EXPECT_STATUS(dp, dp_join(group, &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
+    EXPECT(dp, result.last_rank >= 0 && result.last_rank < ranks, "%d", result.last_rank);
+    EXPECT_STATUS(dp, dp_group_destroy(group), DP_OK);
+
+    options.order = (dp_order_t)9;
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "keys", 0, 0, &options, &never), DP_ERR_INVALID);
+    EXPECT_TEXT(dp, dp_error_text(dp), "order 9");
     return 0;
 }
 
@@ -313,7 +365,7 @@ int case_group_mismatch(dp_context_t *dp)
     dp_result_t result = DP_RESULT_INIT;
     dp_handle_t *bad, *fine;
 
-    EXPECT_STATUS(dp, dp_group_create(dp, "pair", pair, 2, &group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "pair", pair, 2, NULL, &group), DP_OK);
     if (make(dp, "everyone", 0, 1, &everyone) != 0) return 1;
     for (int round = 0; round < 3; round++) {
         good = 1.0f;
@@ -339,11 +391,12 @@ int case_group_mismatch(dp_context_t *dp)
         static const int two[] = {1, 0}, three[] = {0, 1, 2};
 
         EXPECT_STATUS(
-            dp, dp_group_create(dp, "lists", rank == 0 ? two : three, rank == 0 ? 2 : 3, &wrong),
+            dp,
+            dp_group_create(dp, "lists", rank == 0 ? two : three, rank == 0 ? 2 : 3, NULL, &wrong),
             DP_ERR_MISMATCH);
         EXPECT(dp, wrong == NULL, "a group all the same");
         EXPECT_TEXT(dp, dp_error_text(dp), "lists");
-        EXPECT_STATUS(dp, dp_group_create(dp, "lists", three, 3, &wrong), DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, "lists", three, 3, NULL, &wrong), DP_OK);
         if (case_sum(dp, wrong, "act", rank + 1.0, 6.0) != 0) return 1;
     }
     return meet(dp);
@@ -362,7 +415,8 @@ int case_group_left(dp_context_t *dp)
     for (int r = 0; r < ranks - 1; r++)
         rest[r] = r;
     if (make(dp, "with", 0, 1, &with) != 0) return 1;
-    EXPECT_STATUS(dp, dp_group_create(dp, "without", rest, (size_t)ranks - 1, &without), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "without", rest, (size_t)ranks - 1, NULL, &without),
+                  DP_OK);
     if (rank == ranks - 1) return 0;
     EXPECT_STATUS(dp, dp_allreduce(with, "lonely", &value, &value, 1, DP_F32, NULL, &handle),
                   DP_OK);
@@ -370,7 +424,7 @@ int case_group_left(dp_context_t *dp)
     snprintf(name, sizeof(name), "rank %d", ranks - 1);
     EXPECT_TEXT(dp, result.text, name);
     EXPECT_TEXT(dp, result.text, "lonely");
-    EXPECT_STATUS(dp, dp_group_create(dp, "again", (const int[]){rank, ranks - 1}, 2, &more),
+    EXPECT_STATUS(dp, dp_group_create(dp, "again", (const int[]){rank, ranks - 1}, 2, NULL, &more),
                   DP_ERR_LEFT);
     EXPECT_STATUS(dp, dp_group_destroy(with), DP_ERR_LEFT);
     for (int i = 0; i < 5; i++)

@@ -77,7 +77,8 @@ int case_join(dp_context_t *dp)
         if (uneven_epoch(dp, dp_world(dp), round % 2) != 0) return 1;
     if (case_sum(dp, dp_world(dp), "after", 1.0, dp_size(dp)) != 0) return 1;
     /* in groups, of which the others learn nothing */
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, &parity), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, 0, NULL, &parity),
+                  DP_OK);
     for (int round = 0; round < 2; round++)
         if (uneven_epoch(dp, parity, round % 2) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(parity), DP_OK);
@@ -249,7 +250,7 @@ int case_join_pending(dp_context_t *dp)
 
     for (int r = 0; r < ranks; r++)
         list[r] = r;
-    EXPECT_STATUS(dp, dp_group_create(dp, "everyone", list, (size_t)ranks, &everyone), DP_OK);
+    EXPECT_STATUS(dp, dp_group_create(dp, "everyone", list, (size_t)ranks, NULL, &everyone), DP_OK);
     for (int i = 0; i < 20; i++) {
         char name[16];
 

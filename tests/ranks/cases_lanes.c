@@ -143,7 +143,7 @@ int case_lanes(dp_context_t *dp)
         dp_group_t *group = NULL;
 
         if (dp_rank(dp) < count) {
-            EXPECT_STATUS(dp, dp_group_create(dp, "shards", ranks, count, &group), DP_OK);
+            EXPECT_STATUS(dp, dp_group_create(dp, "shards", ranks, count, NULL, &group), DP_OK);
             if (run_loop(dp, group, 1) != 0) return 1;
             EXPECT_STATUS(dp, dp_group_destroy(group), DP_OK);
         }

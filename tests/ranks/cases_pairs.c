@@ -78,7 +78,8 @@ int case_pairs(dp_context_t *dp)
         DP_ERR_INVALID);
     for (int step = 0; step < 12; step++)
         if (exchange_all(dp, dp_world(dp), step, step % 3 == 0) != 0) return 1;
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, &odd), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, 0, NULL, &odd),
+                  DP_OK);
     for (int step = 0; step < 4; step++)
         if (exchange_all(dp, odd, step, step % 2) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(odd), DP_OK);

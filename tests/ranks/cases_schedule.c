@@ -205,13 +205,13 @@ int case_schedule_deviations(dp_context_t *dp)
     for (int i = 0; i < others; i++)
         list[i] = i + 1;
     if (others > 0 && dp_rank(dp) > 0)
-        EXPECT_STATUS(dp, dp_group_create(dp, "some", list, (size_t)others, &some), DP_OK);
+        EXPECT_STATUS(dp, dp_group_create(dp, "some", list, (size_t)others, NULL, &some), DP_OK);
     if (loop_begin(dp, &loop, 1) != 0 || cache_again(dp, &loop) != 0) return 1;
     if (case_sum(dp, dp_world(dp), "schedule.other", 2.0, 2.0 * dp_size(dp)) != 0) return 1;
     if (expect_end(dp, "tensor") != 0 || cache_again(dp, &loop) != 0) return 1;
     if (other_shape(dp, &loop) != 0 || cache_again(dp, &loop) != 0) return 1;
     if (mismatch(dp, &loop) != 0 || cache_again(dp, &loop) != 0) return 1;
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "all", 0, &made), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "all", 0, 0, NULL, &made), DP_OK);
     if (cache_again(dp, &loop) != 0) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(made), DP_OK);
     if (cache_again(dp, &loop) != 0) return 1;
@@ -417,8 +417,10 @@ int case_rows_in_groups(dp_context_t *dp)
     dp_group_t *parity, *tail;
     dp_stats_t before, after;
 
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, &parity), DP_OK);
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "tail", dp_rank(dp) > 0 ? 0 : -1, &tail), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "parity", dp_rank(dp) % 2, 0, NULL, &parity),
+                  DP_OK);
+    EXPECT_STATUS(
+        dp, dp_group_split(dp_world(dp), "tail", dp_rank(dp) > 0 ? 0 : -1, 0, NULL, &tail), DP_OK);
     before = stats_of(dp);
     if (shards_rounds(dp, parity, 12, 0) != 0) return 1;
     if (tail != NULL && shards_rounds(dp, tail, 12, 0) != 0) return 1;

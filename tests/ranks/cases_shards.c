@@ -319,9 +319,10 @@ int case_shards_hybrid(dp_context_t *dp)
 
     if (reference_make(dp, 1, &reference) != 0) return 1;
     options.clip_norm = SHARD_CLIP;
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "part", rank / part, &options.group), DP_OK);
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "copies", rank % part, &options.replicas),
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "part", rank / part, 0, NULL, &options.group),
                   DP_OK);
+    EXPECT_STATUS(
+        dp, dp_group_split(dp_world(dp), "copies", rank % part, 0, NULL, &options.replicas), DP_OK);
     for (int stage = DP_SHARD_NONE; stage <= DP_SHARD_WEIGHTS; stage++) {
         const float tolerance = is_node || part == size ? 0.0f : 1e-5f;
 

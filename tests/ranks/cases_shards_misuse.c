@@ -264,7 +264,8 @@ int case_shards_check_copies(dp_context_t *dp)
 {
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
 
-    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "alone", dp_rank(dp), &options.group), DP_OK);
+    EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "alone", dp_rank(dp), 0, NULL, &options.group),
+                  DP_OK);
     options.replicas = dp_world(dp);
     for (int stage = DP_SHARD_NONE; stage <= DP_SHARD_WEIGHTS; stage++) {
         dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;

@@ -29,7 +29,7 @@ static int expect(dp_context_t *dp, const char *what, int holds, dp_status_t sta
 static int fail_below(dp_context_t *dp, const char *name, const int list[2])
 {
     dp_group_t *group = NULL;
-    dp_status_t status = dp_group_create(dp, name, list, 2, &group);
+    dp_status_t status = dp_group_create(dp, name, list, 2, NULL, &group);
 
     return expect(dp, name,
                   status == DP_ERR_MISMATCH &&
@@ -78,7 +78,7 @@ static void *call(void *argument)
         char name[32];
 
         snprintf(name, sizeof(name), "pair %d", i);
-        status = dp_group_create(caller->dp, name, lists[rank == 2], 2, &group);
+        status = dp_group_create(caller->dp, name, lists[rank == 2], 2, NULL, &group);
         caller->failed |= expect(caller->dp, name,
                                  rank == 2 ? status == DP_ERR_MISMATCH || status == DP_ERR_LEFT
                                            : status == DP_ERR_MISMATCH || status == DP_OK,

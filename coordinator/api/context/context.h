@@ -53,8 +53,10 @@ struct dp_group {
     dp_context_t *context;
     dp_group_t *next; /* the context's; guarded by its lock */
     char name[DP_GROUP_NAME_MAX + 1];
-    int rank, size; /* this rank in it */
-    int *members;   /* [size] ranks of the world, ascending; NULL: all */
+    int rank, size;   /* this rank in it */
+    int *members;     /* [size] ranks of the world; NULL: all */
+    int *ascending;   /* [size] the same, sorted; NULL: members is. places.h */
+    dp_order_t order; /* of its operations; not DEFAULT */
     /* set by the launch of its creation, before dp_group_create() returns it */
     dp_engine_members_t about;
     dp_pipeline_group_t plane;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "coordinator/api/context/names.h"
+#include "coordinator/api/context/places.h"
 #include "coordinator/api/operation/report.h"
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/operation/late.h"
@@ -100,8 +101,8 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
         .reduce = agreed->reduce,
         .wire = agreed->wire,
         .last_absmax = entry->last_absmax,
-        .root = agreed->root,
-        .peer = agreed->peer,
+        .root = request->is_absent ? agreed->root : request->root,
+        .peer = request->is_absent ? agreed->peer : request->peer,
         .is_absent = request->is_absent && request->late.stand_in == NULL,
         .contributors = request->contributors,
         .count_joined = agreed->count_joined,
@@ -289,7 +290,7 @@ void dp_on_joined(void *user, void *request, int last_rank)
     pthread_mutex_lock(&context->lock);
     leave_coordinator(request);
     pthread_mutex_unlock(&context->lock);
-    result.last_rank = last_rank;
+    result.last_rank = dp_group_rank_at(((dp_handle_t *)request)->group, last_rank);
     dp_request_complete(request, DP_OK, &result);
 }
 

@@ -127,6 +127,7 @@ struct dp_handle {
     dp_collective_t collective;    /* name_state->signature may be a later submission's by now */
     int is_absent;                 /* stands for the operation of a group that this rank has joined;
                                       no program ever sees it */
+    int root, peer;                /* ranks of the group, as in dp_submit_t */
     dp_pipeline_tensor_t *tensors; /* [tensor_count]: &room.one, or room.list */
     size_t tensor_count;
     dp_request_room_t room;

@@ -12,6 +12,7 @@
 #include "coordinator/api/context/completions.h"
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/names.h"
+#include "coordinator/api/context/places.h"
 #include "coordinator/api/context/sized.h"
 #include "coordinator/api/operation/arguments.h"
 #include "coordinator/api/operation/request.h"
@@ -74,6 +75,8 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_name_state_t *name
     const dp_options_t *options = what->options;
     int reduces = dp_submit_reduces(what->collective);
     size_t part_count = part_count_of(group, what);
+    /* The negotiator knows the two ranks of a message by their places. */
+    int is_message = what->collective == DP_COLLECTIVE_SEND;
     dp_signature_part_t *parts = dp_name_state_parts(name_state, part_count);
 
     if (parts == NULL) return DP_ERR_NO_MEMORY;
@@ -81,8 +84,8 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_name_state_t *name
         .collective = what->collective,
         .reduce = reduces ? options->reduce : DP_SUM,
         .wire = resolve_wire(group->context, what),
-        .root = what->root,
-        .peer = what->peer,
+        .root = is_message ? dp_group_place(group, what->root) : what->root,
+        .peer = is_message ? dp_group_place(group, what->peer) : what->peer,
         .is_grouped = what->is_grouped,
         .count_joined = reduces && options->reduce == DP_AVERAGE && options->count_joined != 0,
         .prescale = reduces ? options->prescale : 1.0,
@@ -99,7 +102,10 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_name_state_t *name
     }
     if (what->new_group != NULL) {
         name_state->signature.member_count = (uint32_t)what->new_group->size;
-        name_state->signature.members = what->new_group->members;
+        name_state->signature.members = what->new_group->ascending != NULL
+                                            ? what->new_group->ascending
+                                            : what->new_group->members;
+        name_state->signature.tag = (uint64_t)what->new_group->order;
         name_state->signature.group_name = what->new_group->name;
     }
     return DP_OK;
@@ -161,6 +167,8 @@ static void fill_exchange(dp_handle_t *request, const dp_submit_t *what, const d
 static void fill_request(dp_handle_t *request, const dp_submit_t *what)
 {
     request->collective = what->collective;
+    request->root = what->root;
+    request->peer = what->peer;
     request->new_group = what->new_group;
     request->stream.figures = what->figures;
     for (size_t i = 0; i < what->count; i++) {

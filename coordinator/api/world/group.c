@@ -14,6 +14,7 @@
 
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/names.h"
+#include "coordinator/api/context/sized.h"
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/operation/submit.h"
 #include "coordinator/api/operation/wait.h"
@@ -24,6 +25,7 @@ void dp_group_init_world(dp_context_t *context)
                                   .name = "world",
                                   .rank = context->rank,
                                   .size = context->size,
+                                  .order = DP_ORDER_NEGOTIATED,
                                   .about = {.uid = DP_GROUP_WORLD, .name = ""},
                                   .plane = {.rank = context->rank, .size = context->size}};
     context->forming = context->world;
@@ -37,6 +39,7 @@ static void group_fini(dp_group_t *group)
     dp_name_state_destroy(group->join_state);
     dp_name_state_destroy(group->end_state);
     free(group->members);
+    free(group->ascending);
 }
 
 void dp_groups_free(dp_context_t *context)
@@ -91,16 +94,41 @@ static dp_status_t check_group_ranks(dp_context_t *context, const char *name, in
     return DP_OK;
 }
 
+/* Makes options this library's version, with no default left in it. */
+static dp_status_t read_group_options(dp_context_t *context, const char *name,
+                                      const dp_group_options_t *given, dp_group_options_t *out)
+{
+    const dp_order_t order = context->world.order;
+    dp_error_t error;
+    dp_status_t status = DP_OK;
+
+    *out = (dp_group_options_t)DP_GROUP_OPTIONS_INIT;
+    if (given != NULL)
+        status = dp_sized_read("dp_group_options_t", given, out, sizeof(*out), &error);
+    if (status != DP_OK) return dp_context_error(context, status, "group %s: %s", name, error.text);
+    if ((unsigned)out->order > DP_ORDER_PROGRAM) {
+        return dp_context_error(context, DP_ERR_INVALID, "group %s: there is no order %d", name,
+                                (int)out->order);
+    }
+    if (out->order == DP_ORDER_DEFAULT) out->order = order;
+    if (out->order == order) return DP_OK;
+    return dp_context_error(context, DP_ERR_UNSUPPORTED,
+                            "group %s: order %s, while that of the world is %s", name,
+                            out->order == DP_ORDER_PROGRAM ? "program" : "negotiated",
+                            order == DP_ORDER_PROGRAM ? "program" : "negotiated");
+}
+
 /* Submits the creation and waits for it. */
 static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
 {
+    const int lowest = group->ascending != NULL ? group->ascending[0] : group->members[0];
     char entry[DP_GROUP_NAME_MAX + 32];
     dp_handle_t *handle;
     dp_status_t status;
 
     /* Groups that are created at the same time may share a name where they are disjoint: the lowest
      * rank of each tells them apart. */
-    snprintf(entry, sizeof(entry), "%s (from rank %d)", group->name, group->members[0]);
+    snprintf(entry, sizeof(entry), "%s (from rank %d)", group->name, lowest);
     status = dp_submit(&context->forming,
                        &(dp_submit_t){.collective = DP_COLLECTIVE_GROUP_CREATE,
                                       .name = entry,
@@ -126,19 +154,23 @@ static void drop_failed_group(dp_group_t *group)
     free(group);
 }
 
-/* members: taken, sorted and checked. The group is in the context's list before it is submitted, so
- * that dp_finalize() frees it however its creation ends. */
-static dp_status_t create_group(dp_context_t *context, const char *name, int *members, size_t count,
-                                dp_group_t **out)
+/* members: taken, and checked; ascending: likewise, NULL where members is. The group is in the
+ * context's list before it is submitted, so that dp_finalize() frees it however its creation ends.
+ */
+static dp_status_t create_group(dp_context_t *context, const char *name, dp_order_t order,
+                                int *members, int *ascending, size_t count, dp_group_t **out)
 {
     dp_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
 
     if (group == NULL) {
         free(members);
+        free(ascending);
         return dp_context_error(context, DP_ERR_NO_MEMORY, "group %s: no memory", name);
     }
     group->context = context;
+    group->order = order;
+    group->ascending = ascending;
     group->members = members;
     group->size = (int)count;
     for (int i = 0; i < group->size; i++)
@@ -161,8 +193,9 @@ static dp_status_t create_group(dp_context_t *context, const char *name, int *me
 }
 
 dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *ranks, size_t count,
-                            dp_group_t **group)
+                            const dp_group_options_t *options, dp_group_t **group)
 {
+    dp_group_options_t read;
     dp_status_t status;
     int *members;
 
@@ -175,6 +208,8 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
                                 group == NULL ? "the result's place is NULL; " : "", count,
                                 (const void *)ranks, context->size);
     }
+    status = read_group_options(context, name, options, &read);
+    if (status != DP_OK) return status;
     members = calloc(count, sizeof(*members));
     if (members == NULL)
         return dp_context_error(context, DP_ERR_NO_MEMORY, "group %s: no memory", name);
@@ -186,32 +221,101 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
         if (status == DP_OK) *group = NULL;
         return status;
     }
-    return create_group(context, name, members, count, group);
+    return create_group(context, name, read.order, members, NULL, count, group);
 }
 
 /* ---- Splitting ------------------------------------------------------------------------------ */
 
-/* Every rank's color + 1. 0 means none, so that a rank that has joined the parent, whose row is
- * zeros, comes into no group. */
-static dp_status_t gather_colors(dp_group_t *parent, const char *name, int color, int64_t *colors)
+/* What a rank says of itself. */
+typedef struct dp_split {
+    int64_t color; /* + 1; 0: none, so that a rank that has joined the parent, whose row is zeros,
+                      comes into no group */
+    int64_t key;
+} dp_split_t;
+
+static dp_status_t gather_splits(dp_group_t *parent, const char *name, dp_split_t own,
+                                 dp_split_t *all)
 {
     char tensor[DP_GROUP_NAME_MAX + 16];
-    int64_t own = color < 0 ? 0 : (int64_t)color + 1;
     dp_handle_t *handle;
     dp_status_t status;
 
     snprintf(tensor, sizeof(tensor), "split %s", name);
-    status = dp_allgather(parent, tensor, &own, colors, 1, DP_I64, NULL, &handle);
+    status = dp_allgather(parent, tensor, &own, all, 2, DP_I64, NULL, &handle);
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
 
-dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_group_t **group)
+/* A rank of the parent that has this rank's color. */
+typedef struct dp_split_member {
+    int64_t key;
+    int rank; /* of the parent */
+} dp_split_member_t;
+
+static int compare_split_members(const void *a, const void *b)
 {
+    const dp_split_member_t *x = a, *y = b;
+
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Writes the ranks of the world in the order of the new group, and sorted where that differs:
+ * ascending[0] is -1 else. Returns how many. */
+static size_t list_members(const dp_group_t *parent, const dp_split_t *all, int64_t color,
+                           dp_split_member_t *found, int *members, int *ascending)
+{
+    size_t count = 0;
+
+    for (int rank = 0; color > 0 && rank < parent->size; rank++) {
+        if (all[rank].color == color) found[count++] = (dp_split_member_t){all[rank].key, rank};
+    }
+    qsort(found, count, sizeof(*found), compare_split_members);
+    for (size_t i = 0; i < count; i++)
+        members[i] = ascending[i] = dp_group_world_rank(parent, found[i].rank);
+    qsort(ascending, count, sizeof(*ascending), compare_ranks);
+    if (count > 0 && memcmp(members, ascending, count * sizeof(*members)) == 0) ascending[0] = -1;
+    return count;
+}
+
+static dp_status_t split_group(dp_group_t *parent, const char *name, dp_split_t own,
+                               dp_order_t order, dp_group_t **group)
+{
+    const size_t size = (size_t)parent->size;
+    dp_split_t *all = calloc(size, sizeof(*all));
+    dp_split_member_t *found = calloc(size, sizeof(*found));
+    int *members = calloc(size, sizeof(*members)), *ascending = calloc(size, sizeof(*ascending));
+    dp_status_t status = DP_ERR_NO_MEMORY;
+    size_t count = 0;
+
+    if (all != NULL && found != NULL && members != NULL && ascending != NULL) {
+        status = gather_splits(parent, name, own, all);
+        if (status == DP_OK)
+            count = list_members(parent, all, own.color, found, members, ascending);
+    } else {
+        dp_context_error(parent->context, status, "group %s: no memory", name);
+    }
+    free(all);
+    free(found);
+    if (count > 0) {
+        if (ascending[0] < 0) {
+            free(ascending);
+            ascending = NULL;
+        }
+        return create_group(parent->context, name, order, members, ascending, count, group);
+    }
+    free(members);
+    free(ascending);
+    if (status == DP_OK) *group = NULL;
+    return status;
+}
+
+dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, int key,
+                           const dp_group_options_t *options, dp_group_t **group)
+{
+    const dp_split_t own = {.color = color < 0 ? 0 : (int64_t)color + 1, .key = key};
+    dp_group_options_t read;
     dp_context_t *context;
     dp_status_t status;
-    int64_t *colors;
-    int *members;
-    size_t count = 0;
 
     if (parent == NULL || dp_context_is_forked(parent->context)) return DP_ERR_INVALID;
     context = parent->context;
@@ -221,23 +325,9 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, dp_g
         return dp_context_error(context, DP_ERR_INVALID, "group %s: the result's place is NULL",
                                 name);
     }
-    colors = malloc((size_t)parent->size * sizeof(*colors));
-    members = calloc((size_t)parent->size, sizeof(*members));
-    if (colors == NULL || members == NULL) {
-        free(colors);
-        free(members);
-        return dp_context_error(context, DP_ERR_NO_MEMORY, "group %s: no memory", name);
-    }
-    status = gather_colors(parent, name, color, colors);
-    for (int rank = 0; status == DP_OK && color >= 0 && rank < parent->size; rank++) {
-        if (colors[rank] == (int64_t)color + 1)
-            members[count++] = dp_group_world_rank(parent, rank);
-    }
-    free(colors);
-    if (status == DP_OK && count > 0) return create_group(context, name, members, count, group);
-    free(members);
-    if (status == DP_OK) *group = NULL;
-    return status;
+    status = read_group_options(context, name, options, &read);
+    if (status != DP_OK) return status;
+    return split_group(parent, name, own, read.order, group);
 }
 
 /* ---- Destroying ----------------------------------------------------------------------------- */

@@ -198,10 +198,11 @@ static int split_by_node(gpt2_sharding_t *self, gpt2_error_t *error)
                          "has %d of %d",
                          base->rank, dp_local_size(context), base->size);
     }
-    status = dp_group_split(dp_world(context), "shard", dp_node_rank(context), &self->owners);
+    status =
+        dp_group_split(dp_world(context), "shard", dp_node_rank(context), 0, NULL, &self->owners);
     if (status == DP_OK && dp_node_count(context) > 1) {
-        status =
-            dp_group_split(dp_world(context), "replicas", dp_local_rank(context), &self->replicas);
+        status = dp_group_split(dp_world(context), "replicas", dp_local_rank(context), 0, NULL,
+                                &self->replicas);
     }
     return status == DP_OK ? 0 : gpt2_dp_failed(self->dp, "dp_group_split", status, error);
 }

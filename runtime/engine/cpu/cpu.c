@@ -102,7 +102,7 @@ static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int r
  * it can take part neither in their barriers nor in their numbering of operations. */
 static dp_status_t run_send(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
-    const int root = op->root < op->peer ? 0 : 1; /* in the pair */
+    const int root = group->ranks[op->root] < group->ranks[op->peer] ? 0 : 1; /* in the pair */
     dp_cpu_group_t *pair;
     dp_status_t status;
 

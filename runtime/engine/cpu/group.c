@@ -28,14 +28,18 @@ _Static_assert(PUBLICATION_MANIFEST + PUBLICATION_MANIFEST_BYTES <= PUBLICATION_
 
 /* ---- Who ------------------------------------------------------------------------------------ */
 
-/* The members' nodes, as a topology of their own. */
+/* The members' nodes, as a topology of their own, in which a rank has its number in the group. All
+ * ranks of the world in their order need no other than the world's. */
 static dp_status_t make_topology(dp_cpu_group_t *group, const dp_topology_t *world)
 {
-    const dp_status_t status =
-        dp_topology_init_part(&group->own_topology, world, group->ranks, group->size);
+    int in_order = 0;
 
+    while (in_order < group->size && group->ranks[in_order] == in_order)
+        in_order++;
+    group->topology = world;
+    if (in_order == world->size) return DP_OK;
     group->topology = &group->own_topology;
-    return status;
+    return dp_topology_init_part(&group->own_topology, world, group->ranks, group->size);
 }
 
 static dp_status_t fill_node_places(dp_cpu_group_t *group, const dp_topology_t *world)
@@ -61,7 +65,7 @@ static dp_status_t check_members(const dp_cpu_engine_t *engine, const dp_engine_
     for (int i = 0; i < members->count; i++) {
         const int at = members->ranks[i];
 
-        if (at < 0 || at >= engine->size || (i > 0 && at <= members->ranks[i - 1])) {
+        if (at < 0 || at >= engine->size || (at == engine->rank && *rank >= 0)) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "engine: group '%s': rank %d is out of place", members->name, at);
         }
@@ -140,8 +144,7 @@ static dp_status_t init_group(dp_cpu_group_t *group, const dp_engine_members_t *
     group->ranks = calloc((size_t)members->count, sizeof(*group->ranks));
     if (group->ranks == NULL) return DP_ERR_NO_MEMORY;
     memcpy(group->ranks, members->ranks, (size_t)members->count * sizeof(*group->ranks));
-    group->topology = world; /* the world's own ranks need no other */
-    status = members->count == world->size ? DP_OK : make_topology(group, world);
+    status = make_topology(group, world);
     if (status == DP_OK) status = fill_node_places(group, world);
     if (status != DP_OK) return status;
     width = (size_t)dp_max(group->local_size, group->node_count);

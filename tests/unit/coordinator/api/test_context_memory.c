@@ -225,7 +225,7 @@ static void steady_state_of_every_collective_allocates_nothing(void **state)
 
     (void)state;
     assert_int_equal(create(&dp), DP_OK);
-    assert_int_equal(dp_group_create(dp, "self", &self, 1, &group), DP_OK);
+    assert_int_equal(dp_group_create(dp, "self", &self, 1, NULL, &group), DP_OK);
     for (int kind = 0; kind < KINDS; kind++) {
         dp_group_t *where = kind % 2 ? group : dp_world(dp);
         char name[32];
@@ -289,8 +289,8 @@ static void groups_fail_cleanly_at_every_allocation(void **state)
         dp_status_t status;
 
         fail_allocation(n);
-        status = dp_group_create(dp, "g", &self, 1, &group);
-        if (status == DP_OK) status = dp_group_split(group, "s", 7, &part);
+        status = dp_group_create(dp, "g", &self, 1, NULL, &group);
+        if (status == DP_OK) status = dp_group_split(group, "s", 7, 0, NULL, &part);
         if (fail_allocation_reached() == 0) {
             assert_int_equal(status, DP_OK);
             assert_int_equal(dp_group_destroy(part), DP_OK);

@@ -241,10 +241,10 @@ static void engine_refuses_counts_that_overflow(void **state)
 
 static void make_wrong_groups(engine_rank_t *rank, void *user)
 {
-    static const int without[] = {1}, unordered[] = {1, 0}, beyond[] = {0, 2}, right[] = {0, 1};
+    static const int without[] = {1}, twice[] = {1, 1}, beyond[] = {0, 2}, right[] = {0, 1};
     const dp_engine_members_t wrong[] = {
         {.uid = 1, .group_index = 1, .ranks = without, .count = 1, .name = "without"},
-        {.uid = 1, .group_index = 1, .ranks = unordered, .count = 2, .name = "unordered"},
+        {.uid = 1, .group_index = 1, .ranks = twice, .count = 2, .name = "twice"},
         {.uid = 1, .group_index = 1, .ranks = beyond, .count = 2, .name = "beyond"},
         {.uid = 1, .group_index = DP_GROUPS_MAX + 1, .ranks = right, .count = 2, .name = "index"},
         {.uid = UINT32_MAX, .group_index = 1, .ranks = right, .count = 2, .name = "uid"},
