@@ -27,13 +27,13 @@ choose() { # statement-that-must-pass what-it-wants
     echo "run.sh: $what: no Python here has $2"
     exit 77
 }
-of_torch() { # the lowest version, as major, minor
-    printf 'import numpy, torch\nassert tuple(map(int, torch.__version__.split(".")[:2])) >= (%s)' "$1"
+of_torch() { # the lowest version, as major, minor; read and not imported, which takes seconds of a processor
+    printf 'import numpy, sys\nsys.path.insert(0, "%s")\nfrom torch_ranks import VERSION\nassert VERSION >= (%s)' "$here" "$1"
 }
 case $what:${4:-} in
 torch:gpu | optimizer:gpu) choose "import numpy, torch
 assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
-torch:* | optimizer:* | optimizer_table:* | programs:*) choose "import numpy, torch" "PyTorch (Debian: python3-torch)" ;;
+torch:* | optimizer:* | optimizer_table:* | programs:*) choose "$(of_torch 1,0)" "PyTorch (Debian: python3-torch)" ;;
 turns:* | backend:* | backend_life:* | failures:* | suite:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
 examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;; # FSDP2 on CPUs
 clients:*)
@@ -49,13 +49,22 @@ export DP_CHECK_REPLICAS=1 # DistributedOptimizers compare their ranks' paramete
 # A cache of this build's, so that nothing of the user's is used or written.
 export XDG_CACHE_HOME=$build/python-cache
 mkdir -p "$XDG_CACHE_HOME"
-case $what in turns | backend | backend_life | failures | suite | examples | front | clients) compiles=yes ;; *) compiles= ;; esac
-[ $what != programs ] || "$python" -m dp.torch.native >/dev/null 2>&1 # where this PyTorch takes it
-if [ "$compiles" ] && ! reason=$("$python" -m dp.torch.native 2>&1); then
+# The first of them that wants the backend compiles it. Those behind it find a mark that is newer than its
+# sources, and need not import torch to ask.
+compile() {
+    local mark=$XDG_CACHE_HOME/compiled reason
+    [ "$(cat "$mark" 2>/dev/null)" = "$python" ] &&
+        [ -z "$(find "${here%/tests}/dp/torch" "$top/include/dp.h" -type f ! -name '*.pyc' -newer "$mark")" ] && return
+    if reason=$("$python" -m dp.torch.native 2>&1); then
+        echo "$python" >"$mark"
+        return
+    fi
+    [ $what != programs ] || return 0 # some of it does without
     echo "run.sh: $what: $reason"
     case $reason in *"there is no"*) exit 77 ;; esac
     exit 1
-fi
+}
+case $what in turns | backend | backend_life | failures | suite | examples | front | programs | clients) compile ;; esac
 case $what in
 collectives | torch | optimizer | optimizer_table)
     export OMP_NUM_THREADS=1 # ranks share the cores already

@@ -1,8 +1,15 @@
-"""Ranks of torch.distributed as processes, for tests of the backend: each runs a text as its program."""
+"""Ranks of torch.distributed as processes, for tests of the backend: each calls a function of the test's file.
+
+The function's parameters are some of enter()'s names: here (the rank's number), ranks (how many), store, ...
+"""
 import atexit
 import ctypes
+import datetime
+import importlib.util
+import inspect
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -12,26 +19,27 @@ import tempfile
 import threading
 import time
 
-try:
-    import torch
-    VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-except ImportError:
-    torch, VERSION = None, (0, 0)
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+def _version():
+    """(major, minor) of the torch that is installed, (0, 0) without; an import of it takes seconds of a processor."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return 0, 0
+    with open(os.path.join(os.path.dirname(found.origin), "version.py")) as file:
+        return tuple(map(int, re.search(r"__version__ = '(\d+)\.(\d+)", file.read()).groups()))
+
+
+VERSION = _version()
+# A rank has it from forker.py, and a test's process does without.
+torch = sys.modules.get("torch")
+dist = torch.distributed if torch else None
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(FOLDER)
 LIMIT = 240
 MINIMUM = (2, 4)
 ENVIRONMENT = {"PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1"}
-# Every rank; `here` is its number, `ranks` how many there are.
-PRELUDE = """
-import datetime, os, signal, sys, time, warnings, torch, torch.distributed as dist
-import dp.torch.backend
-backend, here, ranks, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-dist.init_process_group(backend, init_method="file://" + place, rank=here, world_size=ranks,
-                        timeout=datetime.timedelta(seconds=float(sys.argv[5])))
-version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-store = dist.distributed_c10d._get_default_store()
-own = dist.group.WORLD._get_backend(torch.device("cpu")) if hasattr(dist.group.WORLD, "_get_backend") else None
+
+
 def fails(call, *words):
     try:
         call()
@@ -39,6 +47,38 @@ def fails(call, *words):
         assert all(word in str(error) for word in words), error
         return
     raise AssertionError("nothing was told")
+
+
+def enter(backend, here, ranks, place, seconds):
+    """Joins the default group as rank `here`. Returns what a program may ask for, by the names of its parameters."""
+    import dp.torch.backend
+    dist.init_process_group(backend, init_method="file://" + place, rank=int(here), world_size=int(ranks),
+                            timeout=datetime.timedelta(seconds=float(seconds)))
+    world = dist.group.WORLD
+    return {"backend": backend, "here": int(here), "ranks": int(ranks), "place": place,
+            "store": dist.distributed_c10d._get_default_store(),
+            "own": world._get_backend(torch.device("cpu")) if hasattr(world, "_get_backend") else None}
+
+
+def run(folder, module, name, joins):
+    """In a rank: calls the function of a test's file. joins: in the group that sys.argv describes."""
+    function = getattr(importlib.import_module(module), name)
+    given = enter(*sys.argv[1:6]) if joins else {}
+    function(**{parameter: given[parameter] for parameter in inspect.signature(function).parameters})
+
+
+def program_of(function, joins):
+    path = inspect.getsourcefile(function)
+    return {"folder": os.path.dirname(os.path.abspath(path)), "module": os.path.basename(path)[:-len(".py")],
+            "name": function.__name__, "joins": joins}
+
+
+# In front of a program that is a text.
+PRELUDE = f"""
+import datetime, os, signal, sys, time, warnings
+sys.path.insert(0, {FOLDER!r})
+from torch_ranks import VERSION as version, dist, enter, fails, torch
+globals().update(enter(*sys.argv[1:6]))
 """
 
 
@@ -47,54 +87,17 @@ def has_backend():
 
 
 class Forker:
-    """A process that has imported torch, and forks into the ranks: an import takes seconds of a processor, in each.
+    """A process of forker.py, which has imported torch and forks into the ranks: an import takes seconds of a processor.
 
-    It has not imported dp, nor started a thread. A rank is a fork of a fork that ended, which makes it a child of
-    this process: what is no child's of its parent becomes a child of PR_SET_CHILD_SUBREAPER's nearest.
+    It has neither imported dp nor started a thread. Its ranks are children of this process.
     """
-    PROGRAM = """
-import json, os, socket, sys, torch, torch.distributed, torch.nn.parallel, torch.utils.data
-try:
-    import torch.distributed.fsdp, torch.distributed.device_mesh, torch.distributed.checkpoint, torch.distributed.tensor
-    import torch.distributed._functional_collectives, torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook
-except ImportError:
-    pass  # an early torch
-channel = socket.socket(fileno=int(sys.argv[1]))
-assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
-while True:
-    text, files, _, _ = socket.recv_fds(channel, 1 << 20, 1)
-    if not text:
-        sys.exit(0)
-    job = json.loads(text)
-    between = os.fork()
-    if between == 0:
-        rank = os.fork()
-        if rank == 0:
-            break
-        channel.send(str(rank).encode())
-        os._exit(0)
-    os.waitpid(between, 0)
-    os.close(files[0])
-    channel.send(b"it has our parent")
-os.dup2(files[0], 1)
-os.dup2(files[0], 2)
-os.close(files[0])
-channel.close()
-os.environ.clear()
-os.environ.update(job["environment"])
-sys.argv = job["arguments"]
-body = compile(job["program"], "<string>", "exec")
-for name in ("json", "socket", "channel", "text", "files", "job", "between", "rank", "name"):
-    globals().pop(name, None)
-exec(body)
-"""
     _only = None
 
     def __init__(self):
         if ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
             raise OSError(ctypes.get_errno(), "prctl")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen([sys.executable, "-c", self.PROGRAM, str(theirs.fileno())],
+        self._process = subprocess.Popen([sys.executable, os.path.join(FOLDER, "forker.py"), str(theirs.fileno())],
                                          pass_fds=[theirs.fileno()], env={**os.environ, **ENVIRONMENT})
         self._lock = threading.Lock()
         theirs.close()
@@ -111,7 +114,9 @@ exec(body)
         self._process.wait()
 
     def fork(self, program, arguments, environment):
-        """A rank that runs the text `program`."""
+        """A rank that runs `program`: a function, or a text."""
+        if callable(program):
+            program = program_of(program, joins=False)
         read, write = os.pipe()
         job = {"program": program, "arguments": arguments, "environment": environment}
         with self._lock:
@@ -155,8 +160,9 @@ class Job:
         """seconds: the timeout of the default group."""
         self._folder = tempfile.TemporaryDirectory(prefix="dp-torch-")
         store = os.path.join(self._folder.name, "store")
+        program = program_of(body, joins=True) if callable(body) else PRELUDE + body
         self.processes = [
-            Forker.only().fork(PRELUDE + body, ["-c", backend, str(rank), str(ranks), store, str(seconds)],
+            Forker.only().fork(program, ["-c", backend, str(rank), str(ranks), store, str(seconds)],
                                {**os.environ, **ENVIRONMENT, **variables})
             for rank in range(ranks)]
 
