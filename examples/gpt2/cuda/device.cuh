@@ -127,6 +127,30 @@ DEVICE_INLINE void store(T *at, size_t count, const float (&x)[VECTOR])
     }
 }
 
+/* Eight elements as they lie in memory. Kernels that load early and compute late keep these: the
+ * compiler unpacks at once what load() reads, and with that waits for it. */
+template <typename T> struct packed {
+    uint4 words[VECTOR * sizeof(T) / sizeof(uint4)];
+};
+
+template <bool is_whole, typename T>
+DEVICE_INLINE void load_packed(const T *at, size_t count, packed<T> *all)
+{
+    if (is_whole) {
+        *all = *(const packed<T> *)(const void *)at;
+    } else {
+        float x[VECTOR];
+
+        load<false>(at, count, x);
+        pack((T *)(void *)all->words, x);
+    }
+}
+
+template <typename T> DEVICE_INLINE void unpack(const packed<T> &all, float (&x)[VECTOR])
+{
+    unpack((const T *)(const void *)all.words, x);
+}
+
 /* What is left of a number once stored as T. */
 template <typename T> DEVICE_INLINE float as_stored(float value)
 {

@@ -9,7 +9,7 @@
  */
 #include "examples/gpt2/cuda/device.cuh"
 
-#define ROWS 2        /* rows whose sums travel together; more cost registers */
+#define ROWS 2        /* whose sums travel together; more cost registers */
 #define WARPS 2640    /* of all blocks, at most: see rows_per_block() */
 #define ROWS_LEAST 16 /* per block, or the shares would outweigh the rows */
 #define WARPS_MOST (GPT2_CUDA_WIDTH_MAX / VECTOR / WARP)
@@ -43,26 +43,38 @@ static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
         dweight[i] = dshift[i] = 0.0f;
     }
     for (size_t row = begin; row < end; row += ROWS) {
-        float dn[ROWS][VECTOR], normed[ROWS][VECTOR], sums[2 * ROWS], rstd[ROWS];
+        packed<T> d_out[ROWS], x[ROWS], old[ROWS];
+        float dn[ROWS][VECTOR], normed[ROWS][VECTOR], mean[ROWS], rstd[ROWS], sums[2 * ROWS];
 
+        /* All loads are issued before the first result is used, so they stand behind no branch. A
+         * row past the end reads the last one, a thread past the columns the first ones; zeros for
+         * d_out then keep them out of all sums. */
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const bool is_row = row + (size_t)r < end;
-            const size_t place = (row + (size_t)r) * width + at;
-            const float mean = is_row ? args.mean[row + (size_t)r] : 0.0f;
+            const size_t near = row + (size_t)r < end ? row + (size_t)r : end - 1;
+            const size_t place = near * width + (left > 0 ? at : 0);
 
-            rstd[r] = is_row ? args.rstd[row + (size_t)r] : 0.0f;
+            mean[r] = args.mean[near];
+            rstd[r] = args.rstd[near];
+            load_packed<aligned>(args.d_out + place, left, &d_out[r]);
+            load_packed<aligned>(args.x + place, left, &x[r]);
+            if (!args.fresh) load_packed<aligned>(args.dx + place, left, &old[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const bool is_there = row + (size_t)r < end && left > 0;
+
+            unpack(d_out[r], dn[r]);
+            unpack(x[r], normed[r]);
             sums[2 * r] = sums[2 * r + 1] = 0.0f;
-            if (!is_row || left == 0) continue;
-            load<aligned>(args.d_out + place, left, dn[r]);
-            load<aligned>(args.x + place, left, normed[r]);
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
-                /* Past the row's end d_out and weight are zero, and so is all that is summed. */
-                normed[r][i] = (normed[r][i] - mean) * rstd[r];
-                dweight[i] += dn[r][i] * normed[r][i];
-                dshift[i] += dn[r][i];
-                dn[r][i] *= weight[i];
+                const float own = is_there ? dn[r][i] : 0.0f;
+
+                normed[r][i] = (normed[r][i] - mean[r]) * rstd[r];
+                dweight[i] += own * normed[r][i];
+                dshift[i] += own;
+                dn[r][i] = own * weight[i];
                 sums[2 * r] += dn[r][i];
                 sums[2 * r + 1] += dn[r][i] * normed[r][i];
             }
@@ -70,19 +82,18 @@ static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
         block_sum(sums, shared);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const size_t place = (row + (size_t)r) * width + at;
             const float sum = sums[2 * r] / (float)width, dot = sums[2 * r + 1] / (float)width;
             float dx[VECTOR];
 
             if (row + (size_t)r >= end || left == 0) continue;
-            if (!args.fresh) load<aligned>(args.dx + place, left, dx);
+            if (!args.fresh) unpack(old[r], dx);
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
                 const float own = (dn[r][i] - sum - normed[r][i] * dot) * rstd[r];
 
                 dx[i] = args.fresh ? own : dx[i] + own;
             }
-            store<aligned>(args.dx + place, left, dx);
+            store<aligned>(args.dx + (row + (size_t)r) * width + at, left, dx);
         }
     }
     if (left == 0) return;
