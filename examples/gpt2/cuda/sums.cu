@@ -9,7 +9,9 @@
 #define STRIP (WARP * VECTOR) /* columns of a block */
 #define SHARES 1024           /* at most, of either kind of sum */
 #define ROWS_LEAST 64         /* per block of a column sum: 8 per warp */
-#define FOLD_LANES 16         /* threads that share a column of the second pass */
+#define FOLD_COLUMNS 8        /* of a block of the second pass: 32 bytes, the least of a read */
+#define FOLD_LANES 16         /* threads that share one of them */
+#define FOLD_LOADS 16         /* of a thread under way at a time */
 
 /* ---- Columns -------------------------------------------------------------------------------- */
 
@@ -52,18 +54,28 @@ static __global__ void columns_kernel(float *partial, const T *x, size_t rows, s
     }
 }
 
+/* A block has few columns, so that there are many blocks, and a thread asks for FOLD_LOADS shares
+ * before it adds the first: it is the number of trips to memory, one after the other, that takes
+ * the time. */
 static __global__ void fold_kernel(float *out, float *out2, int accumulate, const float *partial,
                                    size_t parts, size_t width)
 {
-    __shared__ float shared[FOLD_LANES][WARP];
-    const size_t column = (size_t)blockIdx.x * WARP + threadIdx.x, stride = gridDim.y * width;
+    __shared__ float shared[FOLD_LANES][FOLD_COLUMNS];
+    const size_t column = (size_t)blockIdx.x * FOLD_COLUMNS + threadIdx.x;
+    const size_t step = FOLD_LANES * gridDim.y * width, end = column < width ? parts : 0;
+    const float *at = partial + (threadIdx.y * gridDim.y + blockIdx.y) * width + column;
     float *to = blockIdx.y == 0 ? out : out2;
     float total = 0.0f;
 
-    if (column < width) {
-#pragma unroll 4
-        for (size_t p = threadIdx.y; p < parts; p += FOLD_LANES)
-            total += partial[p * stride + blockIdx.y * width + column];
+    for (size_t part = threadIdx.y; part < end; part += FOLD_LANES * FOLD_LOADS) {
+        float own[FOLD_LOADS];
+
+#pragma unroll
+        for (int i = 0; i < FOLD_LOADS; i++, at += step)
+            own[i] = part + (size_t)i * FOLD_LANES < end ? *at : 0.0f;
+#pragma unroll
+        for (int i = 0; i < FOLD_LOADS; i++)
+            total += own[i];
     }
     shared[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
@@ -87,8 +99,9 @@ int gpt2_cuda_fold(gpt2_cuda_stream_t stream, float *out, float *out2, int accum
                    const float *partial, size_t parts, size_t width)
 {
     if (width == 0) return cudaSuccess;
-    return LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, WARP), out2 != NULL ? 2 : 1),
-                  dim3(WARP, FOLD_LANES), 0, stream, out, out2, accumulate, partial, parts, width);
+    return LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, FOLD_COLUMNS), out2 != NULL ? 2 : 1),
+                  dim3(FOLD_COLUMNS, FOLD_LANES), 0, stream, out, out2, accumulate, partial, parts,
+                  width);
 }
 
 size_t gpt2_cuda_column_sum_scratch_bytes(size_t rows, size_t width)

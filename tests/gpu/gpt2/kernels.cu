@@ -771,7 +771,7 @@ static void check_sizes(gpt2_cuda_type_t type)
             check_norm(type, 2, width, 0, form);
     }
     check_column_sum(type, 70, 300, 0, 0);
-    check_column_sum(type, 1300, 8, 0, 1); /* more shares than lanes that fold them */
+    check_column_sum(type, 16500, 8, 0, 1); /* more shares than are folded at a time */
     check_embed(type, 1, 3, 5, 4, 1);
     check_embed(type, 3, 70, 264, 7, 0); /* half of 210 rows is more than one piece */
     for (int gradient = 0; gradient < 2; gradient++) {
