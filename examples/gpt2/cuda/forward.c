@@ -1,8 +1,8 @@
 /*
  * forward.c - the blocks, the head and its loss, as launches on the replica's stream.
  *
- * A block is nine launches: four products with what cuBLASLt can fuse into them, attention, and the
- * sums with the norms behind them. No row of the stream is read or written more often than that.
+ * A block is seven launches: four products, two of which add to the stream as they are stored,
+ * attention, and two norms.
  */
 #include "examples/gpt2/cuda/replica.h"
 
@@ -79,68 +79,65 @@ static const float *vector(const gpt2_cuda_replica_t *self, int layer, gpt2_bloc
     return gpt2_cuda_full_weight(self, gpt2_cuda_block_index(self, layer, which));
 }
 
-/* The stream behind a block and the norm of it: the next block's first, or the final one. */
-static void cuda_join_next(gpt2_cuda_pass_t *pass, int layer, const void *projected)
+/* Where the stream is behind a block: the next one's input, or the last one's output. */
+static void *stream_behind(const gpt2_cuda_replica_t *self, int layer)
+{
+    const gpt2_cuda_activations_t *all = &self->pass;
+
+    return layer + 1 < self->layout->shape.layers ? all->blocks[layer + 1].input : all->output;
+}
+
+/* The first norm of a block, or behind the last one the final norm. */
+static void norm_stream(gpt2_cuda_pass_t *pass, int layer)
 {
     gpt2_cuda_replica_t *self = pass->self;
     gpt2_cuda_activations_t *all = &self->pass;
-    const gpt2_cuda_block_t *block = &all->blocks[layer];
-    const float *bias = vector(self, layer, GPT2_FCPROJ_B);
+    const int is_final = layer == self->layout->shape.layers;
+    const gpt2_cuda_block_t *block = is_final ? NULL : &all->blocks[layer];
+    const size_t index = is_final ? 0 : gpt2_cuda_block_index(self, layer, GPT2_LN1_W);
 
-    if (layer + 1 < self->layout->shape.layers) {
-        const gpt2_cuda_block_t *next = &all->blocks[layer + 1];
-
-        gpt2_cuda_note(pass, "norm",
-                       gpt2_cuda_add_norm_forward(
-                           self->stream, self->type, next->ln1, next->input, next->ln1_mean,
-                           next->ln1_rstd, block->middle, projected, bias,
-                           vector(self, layer + 1, GPT2_LN1_W), vector(self, layer + 1, GPT2_LN1_B),
-                           pass->rows, pass->width));
-    } else {
-        gpt2_cuda_note(pass, "norm",
-                       gpt2_cuda_add_norm_forward(self->stream, self->type, all->lnf, all->output,
-                                                  all->lnf_mean, all->lnf_rstd, block->middle,
-                                                  projected, bias, gpt2_cuda_full_weight(self, 0),
-                                                  gpt2_cuda_full_weight(self, 1), pass->rows,
-                                                  pass->width));
-    }
+    gpt2_cuda_note(pass, "norm",
+                   gpt2_cuda_norm_forward(
+                       self->stream, self->type, is_final ? all->lnf : block->ln1,
+                       is_final ? all->lnf_mean : block->ln1_mean,
+                       is_final ? all->lnf_rstd : block->ln1_rstd,
+                       is_final ? all->output : block->input, gpt2_cuda_full_weight(self, index),
+                       gpt2_cuda_full_weight(self, index + 1), pass->rows, pass->width));
 }
 
 static void forward_block(gpt2_cuda_pass_t *pass, int layer)
 {
     gpt2_cuda_replica_t *self = pass->self;
-    gpt2_cuda_activations_t *all = &self->pass;
     const gpt2_cuda_products_t *products = &self->products;
-    const gpt2_cuda_block_t *block = &all->blocks[layer];
+    const gpt2_cuda_block_t *block = &self->pass.blocks[layer];
     const int heads = self->layout->shape.heads;
     const int size = self->layout->shape.width / heads;
 
     gpt2_cuda_note(pass, "qkv",
                    gpt2_matmul_forward(products->qkv, self->stream, block->qkv, NULL, block->ln1,
                                        block_weight(self, layer, GPT2_QKV_W),
-                                       block_weight(self, layer, GPT2_QKV_B)));
+                                       block_weight(self, layer, GPT2_QKV_B), NULL));
     gpt2_cuda_note(pass, "attention",
                    gpt2_attention_forward(self->stream, self->type, block->qkv, block->attention,
                                           block->lse, (int)(pass->rows / self->length),
                                           (int)self->length, heads, size));
     gpt2_cuda_note(pass, "proj",
-                   gpt2_matmul_forward(products->proj, self->stream, all->projected, NULL,
+                   gpt2_matmul_forward(products->proj, self->stream, block->middle, NULL,
                                        block->attention, block_weight(self, layer, GPT2_PROJ_W),
-                                       NULL));
-    gpt2_cuda_note(pass, "norm",
-                   gpt2_cuda_add_norm_forward(
-                       self->stream, self->type, block->ln2, block->middle, block->ln2_mean,
-                       block->ln2_rstd, block->input, all->projected,
-                       vector(self, layer, GPT2_PROJ_B), vector(self, layer, GPT2_LN2_W),
-                       vector(self, layer, GPT2_LN2_B), pass->rows, pass->width));
+                                       block_weight(self, layer, GPT2_PROJ_B), block->input));
+    gpt2_cuda_note(
+        pass, "norm",
+        gpt2_cuda_norm_forward(self->stream, self->type, block->ln2, block->ln2_mean,
+                               block->ln2_rstd, block->middle, vector(self, layer, GPT2_LN2_W),
+                               vector(self, layer, GPT2_LN2_B), pass->rows, pass->width));
     gpt2_cuda_note(pass, "fc",
                    gpt2_matmul_forward(products->fc, self->stream, block->gelu, block->fc,
                                        block->ln2, block_weight(self, layer, GPT2_FC_W),
-                                       block_weight(self, layer, GPT2_FC_B)));
+                                       block_weight(self, layer, GPT2_FC_B), NULL));
     gpt2_cuda_note(pass, "fcproj",
-                   gpt2_matmul_forward(products->fcproj, self->stream, all->projected, NULL,
-                                       block->gelu, block_weight(self, layer, GPT2_FCPROJ_W),
-                                       NULL));
+                   gpt2_matmul_forward(products->fcproj, self->stream, stream_behind(self, layer),
+                                       NULL, block->gelu, block_weight(self, layer, GPT2_FCPROJ_W),
+                                       block_weight(self, layer, GPT2_FCPROJ_B), block->middle));
 }
 
 /* The norm behind a block is the next one's first and is joined to its end, so for that moment a
@@ -163,18 +160,14 @@ static void forward_blocks(gpt2_cuda_pass_t *pass)
                                            gpt2_cuda_weight(self, gpt2_layout_wpe(layout)),
                                            pass->rows, self->length, pass->width,
                                            layout->shape.vocab));
-    gpt2_cuda_note(pass, "norm",
-                   gpt2_cuda_norm_forward(self->stream, self->type, first->ln1, first->ln1_mean,
-                                          first->ln1_rstd, first->input,
-                                          vector(self, 0, GPT2_LN1_W), vector(self, 0, GPT2_LN1_B),
-                                          pass->rows, pass->width));
+    norm_stream(pass, 0);
     for (int layer = 0; layer < layers; layer++) {
         forward_block(pass, layer);
         if (layer + 1 < layers &&
             gpt2_cuda_fetch(pass, gpt2_layout_group(layer + 1), GPT2_FORWARD) != 0) {
             return;
         }
-        cuda_join_next(pass, layer, self->pass.projected);
+        norm_stream(pass, layer + 1);
         gpt2_cuda_return(pass, gpt2_layout_group(layer), GPT2_FORWARD);
     }
 }
@@ -194,7 +187,7 @@ void gpt2_cuda_head_logits(gpt2_cuda_pass_t *pass, size_t part)
     gpt2_cuda_note(pass, "head",
                    gpt2_matmul_forward(self->products.head, self->stream, self->pass.logits, NULL,
                                        gpt2_cuda_at(self, self->pass.lnf, first * pass->width),
-                                       gpt2_cuda_weight(self, gpt2_layout_wte(self->layout)),
+                                       gpt2_cuda_weight(self, gpt2_layout_wte(self->layout)), NULL,
                                        NULL));
 }
 

@@ -71,13 +71,6 @@ int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, voi
                            float *rstd, const void *x, const float *weight, const float *shift,
                            size_t rows, size_t width);
 
-/* sum = a + b + bias (bias [width], NULL: none), out = norm(sum). sum may be a or b. The norm is
- * taken of the sum as stored, so that backward sees the same numbers. */
-int gpt2_cuda_add_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *out,
-                               void *sum, float *mean, float *rstd, const void *a, const void *b,
-                               const float *bias, const float *weight, const float *shift,
-                               size_t rows, size_t width);
-
 /* Widest row of norm_backward; wider ones are refused. A thread has eight columns, and 640 threads
  * are as many as the registers of a multiprocessor are enough for. */
 #define GPT2_CUDA_WIDTH_MAX 5120

@@ -316,7 +316,8 @@ int gpt2_matmuls_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape,
 
     own.bias =
         shape->bias && shape->kind != GPT2_MATMUL_INPUT && shape->kind != GPT2_MATMUL_INPUT_GELU;
-    own.adds = shape->kind == GPT2_MATMUL_WEIGHT && shape->adds;
+    own.adds = (shape->kind == GPT2_MATMUL_FORWARD || shape->kind == GPT2_MATMUL_WEIGHT) &&
+               shape->adds != 0;
     for (plan = set->plans; plan != NULL; plan = plan->next) {
         if (!gpt2_matmul_shapes_equal(&plan->shape, &own)) continue;
         *out = plan;
@@ -373,13 +374,14 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
                    gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands, void *d)
 {
     const gpt2_matmuls_t *set = plan->set;
-    const float alpha = 1.0f, beta = operands->accumulate ? 1.0f : 0.0f;
+    const void *c = operands->c != NULL ? operands->c : d;
+    const float alpha = 1.0f, beta = operands->c != NULL ? 1.0f : 0.0f;
     cublasLtMatmulDesc_t operation = plan->operations[choice->is_fused];
     const void *beside = operands->beside, *before = operands->before;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
     /* A bias gradient is written, never added to. */
-    if (plan->shape.kind == GPT2_MATMUL_WEIGHT && operands->accumulate) beside = set->scratch;
+    if (plan->shape.kind == GPT2_MATMUL_WEIGHT && operands->c != NULL) beside = set->scratch;
     if (choice->is_fused && plan->shape.bias) {
         status = cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                 &beside, sizeof(beside));
@@ -390,7 +392,7 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
     }
     if (status == CUBLAS_STATUS_SUCCESS) {
         status = cublasLtMatmul(set->handle, operation, &alpha, operands->a, plan->a, operands->b,
-                                plan->b, &beta, d, plan->d, d, plan->d, &choice->algo,
+                                plan->b, &beta, c, plan->d, d, plan->d, &choice->algo,
                                 set->workspace, choice->workspace_bytes, (cudaStream_t)stream);
     }
     return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
@@ -417,12 +419,12 @@ static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
         return gpt2_cuda_gelu_backward(stream, shape->type, operands->d, operands->d,
                                        operands->before, shape->rows * shape->inputs);
     case GPT2_MATMUL_WEIGHT:
-        if (!shape->bias || (choice->is_fused && !operands->accumulate)) return cudaSuccess;
+        if (!shape->bias || (choice->is_fused && operands->c == NULL)) return cudaSuccess;
         if (choice->is_fused) {
             return gpt2_cuda_add_bias(stream, GPT2_CUDA_F32, operands->beside, plan->set->scratch,
                                       1, shape->outputs);
         }
-        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->accumulate,
+        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->c != NULL,
                                     operands->b, plan->set->scratch, shape->rows, shape->outputs);
     case GPT2_MATMUL_INPUT:
         break;
@@ -441,15 +443,17 @@ int gpt2_matmul_execute(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
 }
 
 int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *out,
-                        void *before, const void *in, const void *weight, const void *bias)
+                        void *before, const void *in, const void *weight, const void *bias,
+                        const void *added)
 {
-    const gpt2_matmul_operands_t operands = {weight, in, out, (void *)(uintptr_t)bias, before, 0};
+    const gpt2_matmul_operands_t operands = {weight, in, added, out, (void *)(uintptr_t)bias,
+                                             before};
 
     if (plan->shape.kind != GPT2_MATMUL_FORWARD && plan->shape.kind != GPT2_MATMUL_FORWARD_GELU) {
         return cudaErrorInvalidValue;
     }
     if ((plan->shape.kind == GPT2_MATMUL_FORWARD_GELU) != (before != NULL) ||
-        (plan->shape.bias != 0) != (bias != NULL)) {
+        (plan->shape.bias != 0) != (bias != NULL) || plan->shape.adds != (added != NULL)) {
         return cudaErrorInvalidValue;
     }
     return gpt2_matmul_execute(plan, &plan->choice, stream, &operands);
@@ -458,8 +462,8 @@ int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, vo
 int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *d_in,
                       const void *d_out, const void *weight, const void *before)
 {
-    const gpt2_matmul_operands_t operands = {weight, d_out, d_in, NULL, (void *)(uintptr_t)before,
-                                             0};
+    const gpt2_matmul_operands_t operands = {weight, d_out, NULL,
+                                             d_in,   NULL,  (void *)(uintptr_t)before};
 
     if (plan->shape.kind != GPT2_MATMUL_INPUT && plan->shape.kind != GPT2_MATMUL_INPUT_GELU) {
         return cudaErrorInvalidValue;
@@ -473,7 +477,8 @@ int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void
 int gpt2_matmul_weight(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, float *dweight,
                        float *dbias, int accumulate, const void *d_out, const void *in)
 {
-    const gpt2_matmul_operands_t operands = {in, d_out, dweight, dbias, NULL, accumulate != 0};
+    const gpt2_matmul_operands_t operands = {in,      d_out, accumulate ? dweight : NULL,
+                                             dweight, dbias, NULL};
 
     if (plan->shape.kind != GPT2_MATMUL_WEIGHT || (plan->shape.bias != 0) != (dbias != NULL)) {
         return cudaErrorInvalidValue;

@@ -4,7 +4,7 @@
  * Everything here is row-major, as in the rest of the trainer. A linear layer has in
  * [rows][inputs], weight W [outputs][inputs], out [rows][outputs]:
  *
- *     FORWARD       out = in W^T (+ bias)
+ *     FORWARD       out = in W^T (+ bias) (+ added)
  *     FORWARD_GELU  before = in W^T + bias, out = gelu(before)
  *     INPUT         d_in = d_out W
  *     INPUT_GELU    d_in = (d_out W) * gelu'(before)
@@ -51,7 +51,8 @@ typedef struct gpt2_matmul_shape {
     size_t inputs;
     size_t outputs;
     int bias; /* FORWARD: there is a bias; WEIGHT: its gradient is wanted */
-    int adds; /* WEIGHT: most runs accumulate, so that is what is timed; any run may do either */
+    int adds; /* FORWARD: something is added; WEIGHT: most runs accumulate, so that is what is
+                 timed, any run may do either */
 } gpt2_matmul_shape_t;
 
 typedef struct gpt2_matmul_options {
@@ -112,10 +113,11 @@ int gpt2_matmul_is_fused(const gpt2_matmul_t *plan);
  * dweight and dbias are fp32. 0, or a cudaError_t (cuBLASLt's own failures: cudaErrorUnknown).
  */
 
-/* FORWARD: before NULL. FORWARD_GELU: before [rows][outputs] is written. bias NULL: by the shape.
- */
+/* FORWARD: before NULL. FORWARD_GELU: before [rows][outputs] is written. bias, and added
+ * [rows][outputs], which may be out: NULL by the shape. */
 int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *out,
-                        void *before, const void *in, const void *weight, const void *bias);
+                        void *before, const void *in, const void *weight, const void *bias,
+                        const void *added);
 
 /* INPUT: before NULL. INPUT_GELU: before [rows][inputs] as FORWARD_GELU of the layer below left it.
  */

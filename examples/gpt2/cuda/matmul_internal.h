@@ -39,14 +39,14 @@ typedef struct gpt2_matmul_cache {
     int is_changed;
 } gpt2_matmul_cache_t;
 
-/* Pointers of one run, as cuBLASLt sees them: d = op(a) op(b). */
+/* Pointers of one run, as cuBLASLt sees them: d = op(a) op(b) + c. */
 typedef struct gpt2_matmul_operands {
     const void *a;
     const void *b;
+    const void *c; /* NULL: nothing is added */
     void *d;
     void *beside; /* the bias, or where its gradient goes */
     void *before; /* what GELU takes */
-    int accumulate;
 } gpt2_matmul_operands_t;
 
 struct gpt2_matmul {

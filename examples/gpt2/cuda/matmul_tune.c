@@ -44,9 +44,9 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     const size_t counts[5] = {plan->a_count, plan->b_count, plan->d_count, shape->outputs,
                               plan->d_count};
     const gpt2_cuda_type_t types[5] = {shape->type, shape->type, d_type, d_type, shape->type};
-    const int is_wanted[5] = {1, 1, 1, shape->bias,
-                              shape->kind == GPT2_MATMUL_FORWARD_GELU ||
-                                  shape->kind == GPT2_MATMUL_INPUT_GELU};
+    const int has_gelu =
+        shape->kind == GPT2_MATMUL_FORWARD_GELU || shape->kind == GPT2_MATMUL_INPUT_GELU;
+    const int is_wanted[5] = {1, 1, 1, shape->bias, has_gelu || (shape->adds && !is_weight)};
     cudaError_t status;
 
     memset(stage, 0, sizeof(*stage));
@@ -64,8 +64,8 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     stage->operands.b = stage->memory[1];
     stage->operands.d = stage->memory[2];
     stage->operands.beside = stage->memory[3];
-    stage->operands.before = stage->memory[4];
-    stage->operands.accumulate = shape->adds;
+    stage->operands.before = has_gelu ? stage->memory[4] : NULL;
+    if (shape->adds) stage->operands.c = stage->memory[is_weight ? 2 : 4];
     return status;
 }
 

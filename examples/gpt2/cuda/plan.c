@@ -180,7 +180,6 @@ static void cut_pass(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
     all->logits =
         cut_bytes(cutter, element * plan->head_rows * (size_t)options->shape.vocab_padded);
     *logits = cutter->used - before;
-    all->projected = cut_bytes(cutter, one);
     all->losses = cut_bytes(cutter, row);
     all->d_stream = cut_bytes(cutter, one);
     all->d_normed = cut_bytes(cutter, one);

@@ -79,7 +79,6 @@ typedef struct gpt2_cuda_activations {
     void *lnf;                 /* [rows][C] */
     float *lnf_mean;           /* [rows] */
     float *lnf_rstd;           /* [rows] */
-    void *projected;           /* [rows][C] what a block adds to the stream */
     void *logits;              /* [head_rows][padded vocabulary] */
     float *losses;             /* [rows] */
     void *d_stream;            /* [rows][C] gradient of the residual stream */

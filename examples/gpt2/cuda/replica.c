@@ -144,7 +144,7 @@ typedef struct planned_product {
 #define PRODUCTS 15
 #define HEAD_PRODUCTS 12 /* from here on */
 
-/* The biases of proj and fcproj are added where the stream is, with the norm behind it. */
+/* proj and fcproj add their result and bias to the stream. */
 static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
 {
     gpt2_cuda_products_t *p = &self->products;
@@ -155,9 +155,9 @@ static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
     const int adds = r / h > 2; /* all parts of the head but the first add to its gradient */
     const planned_product_t all[PRODUCTS] = {
         {&p->qkv, r, c, 3 * c, GPT2_MATMUL_FORWARD, 1, 0},
-        {&p->proj, r, c, c, GPT2_MATMUL_FORWARD, 0, 0},
+        {&p->proj, r, c, c, GPT2_MATMUL_FORWARD, 1, 1},
         {&p->fc, r, c, 4 * c, GPT2_MATMUL_FORWARD_GELU, 1, 0},
-        {&p->fcproj, r, 4 * c, c, GPT2_MATMUL_FORWARD, 0, 0},
+        {&p->fcproj, r, 4 * c, c, GPT2_MATMUL_FORWARD, 1, 1},
         {&p->qkv_input, r, c, 3 * c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->proj_input, r, c, c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0, 0},
@@ -227,7 +227,8 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
         case GPT2_MATMUL_FORWARD_GELU:
             code = gpt2_matmul_forward(plan, self->stream, out,
                                        list[i].kind == GPT2_MATMUL_FORWARD_GELU ? block->fc : NULL,
-                                       block->gelu, weight, list[i].bias ? weight : NULL);
+                                       block->gelu, weight, list[i].bias ? weight : NULL,
+                                       list[i].adds ? block->gelu : NULL);
             break;
         case GPT2_MATMUL_INPUT:
         case GPT2_MATMUL_INPUT_GELU:

@@ -548,7 +548,7 @@ cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void *alp
     if (is_failing()) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (status == CUBLAS_STATUS_SUCCESS) status = check_algo(&problem, algo);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (is_unaligned(a) || is_unaligned(b) || is_unaligned(d) || c != d ||
+    if (is_unaligned(a) || is_unaligned(b) || is_unaligned(c) || is_unaligned(d) ||
         is_unaligned(problem.operation.bias) || is_unaligned(problem.operation.before) ||
         workspace_bytes < algo->data[1] * KERNEL_WORKSPACE ||
         (workspace_bytes > 0 && workspace == NULL)) {

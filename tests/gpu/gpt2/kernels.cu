@@ -214,69 +214,44 @@ static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t
     free(to_shift);
 }
 
-/* form 0: the norm alone; 1: of a + b; 2: of a + b + bias, over a. */
-static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t skew, int form)
+static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t skew)
 {
-    tensor_t a = tensor_make(type, rows * width, skew, 1.0);
-    tensor_t b = tensor_make(type, rows * width, skew, 0.5);
-    tensor_t bias = tensor_make(F32, width, skew, 0.25),
-             weight = tensor_make(F32, width, skew, 1.0);
+    tensor_t x = tensor_make(type, rows * width, skew, 1.0);
+    tensor_t weight = tensor_make(F32, width, skew, 1.0);
     tensor_t shift = tensor_make(F32, width, skew, 1.0);
-    tensor_t sum = tensor_make(type, rows * width, skew, 0.0);
     tensor_t out = tensor_make(type, rows * width, skew, 0.0);
     tensor_t mean = tensor_make(F32, rows, 0, 0.0), rstd = tensor_make(F32, rows, 0, 0.0);
-    tensor_t *own_sum = form == 2 ? &a : &sum, *outs[] = {&out, &mean, &rstd, own_sum};
-    double *x = doubles(rows * width), *to = doubles(rows * width), *to_mean = doubles(rows),
-           *to_rstd = doubles(rows);
+    tensor_t *outs[] = {&out, &mean, &rstd};
+    double *to = doubles(rows * width), *to_mean = doubles(rows), *to_rstd = doubles(rows);
 
     for (size_t row = 0; row < rows; row++) {
+        const double *from = x.host + row * width;
         double squares = 0.0;
 
-        for (size_t i = 0; i < width; i++) {
-            const size_t at = row * width + i;
-
-            x[at] = a.host[at];
-            if (form != 0) {
-                x[at] = rounded(type, x[at] + b.host[at] + (form == 2 ? bias.host[i] : 0.0));
-            }
-            to_mean[row] += x[at] / (double)width;
-        }
-        for (size_t i = 0; i < width; i++) {
-            const double off = x[row * width + i] - to_mean[row];
-
-            squares += off * off / (double)width;
-        }
+        for (size_t i = 0; i < width; i++)
+            to_mean[row] += from[i] / (double)width;
+        for (size_t i = 0; i < width; i++)
+            squares += (from[i] - to_mean[row]) * (from[i] - to_mean[row]) / (double)width;
         to_rstd[row] = 1.0 / sqrt(squares + 1e-5);
         for (size_t i = 0; i < width; i++) {
             to[row * width + i] =
-                (x[row * width + i] - to_mean[row]) * to_rstd[row] * weight.host[i] + shift.host[i];
+                (from[i] - to_mean[row]) * to_rstd[row] * weight.host[i] + shift.host[i];
         }
     }
     run_twice(
         [&] {
-            if (form == 0) {
-                return gpt2_cuda_norm_forward(
-                    NULL, type, out.data, (float *)mean.data, (float *)rstd.data, a.data,
-                    (const float *)weight.data, (const float *)shift.data, rows, width);
-            }
-            return gpt2_cuda_add_norm_forward(
-                NULL, type, out.data, own_sum->data, (float *)mean.data, (float *)rstd.data, a.data,
-                b.data, form == 2 ? (const float *)bias.data : NULL, (const float *)weight.data,
-                (const float *)shift.data, rows, width);
+            return gpt2_cuda_norm_forward(NULL, type, out.data, (float *)mean.data,
+                                          (float *)rstd.data, x.data, (const float *)weight.data,
+                                          (const float *)shift.data, rows, width);
         },
-        outs, form == 0 ? 3 : 4, "norm");
-    /* The sum may round the other way where fp32 and fp64 fall on different sides of a tie. */
-    if (form != 0) tensor_check(own_sum, x, tolerance(type), "residual sum");
+        outs, 3, "norm");
     tensor_check(&out, to, width > 1 ? 2.0 * tolerance(type) : 1e-1, "norm");
     tensor_check(&mean, to_mean, type == F32 ? 1e-5 : 1e-3, "mean");
     tensor_check(&rstd, to_rstd, width > 1 && type == F32 ? 1e-5 : 1e-2, "rstd");
-    if (form == 0) {
-        check_norm_backward(type, &a, rows, width, skew, 1, 0);
-        check_norm_backward(type, &a, rows, width, skew, 0, 1);
-    }
-    for (tensor_t *tensor : {&a, &b, &bias, &weight, &shift, &sum, &out, &mean, &rstd})
+    check_norm_backward(type, &x, rows, width, skew, 1, 0);
+    check_norm_backward(type, &x, rows, width, skew, 0, 1);
+    for (tensor_t *tensor : {&x, &weight, &shift, &out, &mean, &rstd})
         tensor_free(tensor);
-    free(x);
     free(to);
     free(to_mean);
     free(to_rstd);
@@ -668,9 +643,8 @@ static void measure_rows(size_t rows, size_t width)
 
     measure("copy", 4.0 * (double)wide,
             [&] { return cudaMemcpyAsync(b, a, 2 * wide, cudaMemcpyDeviceToDevice, NULL); });
-    measure("residual sum and norm", 8.0 * (double)count, [&] {
-        return gpt2_cuda_add_norm_forward(NULL, BF16, c, b, mean, rstd, a, b, vector, vector,
-                                          vector, rows, width);
+    measure("norm", 4.0 * (double)count, [&] {
+        return gpt2_cuda_norm_forward(NULL, BF16, c, mean, rstd, a, vector, vector, rows, width);
     });
     measure("norm backward", 8.0 * (double)count, [&] {
         return gpt2_cuda_norm_backward(NULL, BF16, c, 0, sums, sums + width, 0, a, b, vector, mean,
@@ -758,18 +732,16 @@ static void check_sizes(gpt2_cuda_type_t type)
         for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
             const size_t skew = (r + w) % 2;
 
-            check_norm(type, rows[r], widths[w], skew, (int)(r + w) % 3);
+            check_norm(type, rows[r], widths[w], skew);
             check_gelu(type, rows[r], widths[w], skew);
             check_column_sum(type, rows[r], widths[w], skew, (int)(r + w) % 2);
         }
     }
-    check_norm(type, 35, 264, 0, 0); /* several blocks backward, of several warps */
-    check_norm(type, 2, 770, 0, 1);  /* columns past a whole vector */
+    check_norm(type, 35, 264, 0); /* several blocks backward, of several warps */
+    check_norm(type, 2, 770, 0);  /* columns past a whole vector */
     /* Every count of columns in registers, and a row that is wider than they hold. */
-    for (size_t width : {768, 1016, 1280, 1600, 2048, 2056}) {
-        for (int form = 0; form < 3; form++)
-            check_norm(type, 2, width, 0, form);
-    }
+    for (size_t width : {768, 1016, 1280, 1600, 2048, 2056})
+        check_norm(type, 2, width, 0);
     check_column_sum(type, 70, 300, 0, 0);
     check_column_sum(type, 16500, 8, 0, 1); /* more shares than are folded at a time */
     check_embed(type, 1, 3, 5, 4, 1);
@@ -791,11 +763,10 @@ static void check_sizes(gpt2_cuda_type_t type)
  */
 static void check_large(gpt2_cuda_type_t type)
 {
-    for (int form = 0; form < 3; form++)
-        check_norm(type, 1024, 768, 0, form);
-    check_norm(type, 50000, 8, 0, 0); /* backward: 20 rows a block, as 16 would make too many */
-    check_norm(type, 70, 1600, 0, 0);
-    check_norm(type, 70, GPT2_CUDA_WIDTH_MAX, 0, 0); /* registers for so many threads */
+    check_norm(type, 1024, 768, 0);
+    check_norm(type, 50000, 8, 0); /* backward: 20 rows a block, as 16 would make too many */
+    check_norm(type, 70, 1600, 0);
+    check_norm(type, 70, GPT2_CUDA_WIDTH_MAX, 0); /* registers for so many threads */
     check_gelu(type, 512, 3072, 0);
     check_column_sum(type, 1024, 3072, 0, 1);
     check_column_sum(type, 70000, 8, 0, 0); /* 1024 shares of 69 rows: 64 would make too many */

@@ -115,7 +115,9 @@ void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
                     weight = matmul_tensor(shape->type, outputs * inputs, 2);
     matmul_tensor_t bias = matmul_tensor(shape->type, outputs, 3),
                     out = matmul_tensor(shape->type, rows * outputs, 4);
-    matmul_tensor_t before = matmul_tensor(shape->type, rows * outputs, 5);
+    matmul_tensor_t before = matmul_tensor(shape->type, rows * outputs, 5),
+                    added = matmul_tensor(shape->type, rows * outputs, 6);
+    const int adds = shape->adds && !is_gelu;
     double *sums = test_calloc(rows * outputs, sizeof(double));
     double *after = test_calloc(rows * outputs, sizeof(double));
 
@@ -123,6 +125,7 @@ void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
         for (size_t o = 0; o < outputs; o++) {
             double sum = shape->bias ? bias.host[o] : 0.0;
 
+            if (adds) sum += added.host[r * outputs + o];
             for (size_t i = 0; i < inputs; i++)
                 sum += in.host[r * inputs + i] * weight.host[o * inputs + i];
             sums[r * outputs + o] = sum;
@@ -130,7 +133,8 @@ void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
         }
     }
     assert_int_equal(gpt2_matmul_forward(plan, NULL, out.data, is_gelu ? before.data : NULL,
-                                         in.data, weight.data, shape->bias ? bias.data : NULL),
+                                         in.data, weight.data, shape->bias ? bias.data : NULL,
+                                         adds ? added.data : NULL),
                      cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     check(&out, is_gelu ? after : sums, "out");
@@ -140,6 +144,7 @@ void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
     matmul_tensor_drop(&bias);
     matmul_tensor_drop(&out);
     matmul_tensor_drop(&before);
+    matmul_tensor_drop(&added);
     test_free(sums);
     test_free(after);
 }

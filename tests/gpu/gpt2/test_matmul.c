@@ -165,7 +165,7 @@ static void a_weight_that_adds_is_timed_adding(void **state)
         matmul_check_weight(set, &shape, 1);
     }
     assert_int_equal(cublaslt_double_searches(), searches);
-    shape.kind = GPT2_MATMUL_FORWARD; /* which never adds */
+    shape.kind = GPT2_MATMUL_INPUT; /* which never adds */
     plan = matmul_plan(set, &shape);
     shape.adds = 1;
     assert_ptr_equal(plan, matmul_plan(set, &shape));
@@ -218,8 +218,11 @@ static void a_run_of_another_kind_is_refused(void **state)
     (void)state;
     assert_int_equal(gpt2_matmul_input(plan, NULL, x, x, x, x), cudaErrorInvalidValue);
     assert_int_equal(gpt2_matmul_weight(plan, NULL, x, x, 0, x, x), cudaErrorInvalidValue);
-    assert_int_equal(gpt2_matmul_forward(plan, NULL, x, NULL, x, x, x), cudaErrorInvalidValue);
-    assert_int_equal(gpt2_matmul_forward(plan, NULL, x, x, x, x, NULL), cudaErrorInvalidValue);
+    assert_int_equal(gpt2_matmul_forward(plan, NULL, x, NULL, x, x, x, NULL),
+                     cudaErrorInvalidValue);
+    assert_int_equal(gpt2_matmul_forward(plan, NULL, x, x, x, x, NULL, NULL),
+                     cudaErrorInvalidValue);
+    assert_int_equal(gpt2_matmul_forward(plan, NULL, x, x, x, x, x, x), cudaErrorInvalidValue);
     gpt2_matmuls_destroy(set);
 }
 

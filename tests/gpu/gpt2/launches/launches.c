@@ -152,7 +152,6 @@ void __wrap_gpt2_cuda_plan_place_pass(const gpt2_cuda_plan_t *plan, char *memory
     add_piece(&all->lnf, "lnf", -1);
     add_piece(&all->lnf_mean, "lnf mean", -1);
     add_piece(&all->lnf_rstd, "lnf rstd", -1);
-    add_piece(&all->projected, "projected", -1);
     add_piece(&all->logits, "logits", -1);
     add_piece(&all->losses, "losses", -1);
     add_piece(&all->d_stream, "d_stream", -1);
