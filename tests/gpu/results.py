@@ -17,6 +17,8 @@ import sys
 MACHINE = [("gpu", "GPU"), ("gpu_memory", "memory"), ("gpu_clock", "highest clock"), ("gpu_power", "power limit"),
            ("driver", "driver"), ("libcuda", "libcuda"), ("libcudart", "CUDA runtime"), ("libcublasLt", "cuBLASLt"),
            ("libnccl", "NCCL"), ("host", "host"), ("revision", "revision"), ("date", "date")]
+# In a world of one nothing is communicated: the trainer's "exposed" is then the norm of the gradients.
+RENAMED = {("speed", "exposed"): "norm of gradients"}
 SAME = ["gpu", "driver"]  # what one page's files have in common
 
 PARTS = {"start": "Driver, libraries, copies", "kernels": "Kernels against their host twins",
@@ -34,11 +36,12 @@ OPEN = [
     ("NCCL's behaviour behind an abort; several ranks on one GPU",
      ["c.allreduce", "c.two", "c.three", "c.killed", "c.stopped", "c.kill"]),
     ("the cost of handing a gradient over, and of the runtime in a world of one",
-     ["e.ours-1", "e.ours-2", "e.rank-1", "e.rank-2"]),
+     ["e.ours-1", "e.ours-2", "e.ours-3", "e.rank-1", "e.rank-2", "e.rank-3"]),
     ("GPT-2: parity with the processor, in fp32 and bf16", ["d.fp32", "d.bf16"]),
-    ("which of cuBLASLt's fusions exist for our types; tokens per second beside PyTorch with torch.compile",
-     ["e.ours-1", "e.torch-1", "e.choices"]),
-    ("attention's rate", ["b.attention"]),
+    ("which of cuBLASLt's fusions exist for our types", ["e.ours-1", "e.choices"]),
+    ("tokens per second beside PyTorch in the best of its modes, three times in turn, with the clock",
+     ["e.mode-default", "e.mode-autotune", "e.mode-graphs", "e.ours-3", "e.torch-3", "e.ratio"]),
+    ("attention's rate, and that of PyTorch's kernels at the same shapes", ["b.attention", "e.sdpa"]),
     ("exposed communication of a step over emulated NVLink and 100 Gb/s", ["f.nvlink", "f.ib100"]),
     ("addresses of pack, cast, reduce and attention under compute-sanitizer", ["g.casts", "g.attention"]),
     ("addresses of the trainer's kernels under compute-sanitizer", ["g.gpt2"]),
@@ -49,16 +52,16 @@ OPEN = [
 EXPLAINED = [
     ("g.gpt2", "invalid device ordinal",
      "A test of this program asks for GPU -1 on purpose and expects the error; compute-sanitizer counted it and the two calls that "
-     "return it. `tests/gpu/parts/g_sanitizer.sh` now leaves errors of calls out (`--report-api-errors no`), as the program checks them itself."),
+     "return it.\n`tests/gpu/parts/g_sanitizer.sh` now leaves errors of calls out (`--report-api-errors no`), as the program checks them itself."),
 ]
 
 HEAD = """\
 <!-- Made by tests/gpu/results.py: change that, or the results. -->
 # What a GPU has shown
 
-`tests/gpu/pack.sh` makes an archive for a GPU machine without a network; there `run.sh --first` and `run.sh --second` do all
-of it, each in less than nine minutes ([gpu-visit.md](gpu-visit.md)). `tests/gpu/results.py` makes this page from their
-results.
+`tests/gpu/pack.sh` makes an archive for a GPU machine without a network.
+There `run.sh --first`, `--second` and `--third` do all of it, each in less than nine minutes ([gpu-visit.md](gpu-visit.md)).
+`tests/gpu/results.py` makes this page from their results.
 """
 
 NOTHING = """
@@ -114,9 +117,10 @@ def cell(text):
     return str(text).replace("|", "\\|").replace("\n", " ").strip()
 
 
-def figure(entry):
-    return f"{entry['name']} {entry['value']:g} {entry['unit']}".strip() if abs(entry["value"]) < 1e5 else \
-        f"{entry['name']} {entry['value']:.0f} {entry['unit']}".strip()
+def figure(part, entry):
+    name = RENAMED.get((part, entry["name"]), entry["name"])
+    return f"{name} {entry['value']:g} {entry['unit']}".strip() if abs(entry["value"]) < 1e5 else \
+        f"{name} {entry['value']:.0f} {entry['unit']}".strip()
 
 
 def page(results):
@@ -128,8 +132,8 @@ def page(results):
         counts[step["verdict"]] = counts.get(step["verdict"], 0) + 1
     out.append(f"**{label}{machine.get('gpu', '?')}, {machine.get('date', '?')[:10]}:** "
                + "steps: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts)) + ".\n")
-    out.append("Ranks of parts c and d share one GPU, which tests what they do and measures nothing. The links of part f are "
-               "emulated. No job over several GPUs is among the steps.\n")
+    out.append("Ranks of parts c and d share one GPU, which tests what they do and measures nothing.\nThe links of part f are "
+               "emulated.\nNo job over several GPUs is among the steps.\n")
     revisions = {step["revision"] for step in results["steps"].values()}
     head = ["step", "", "verdict", "s"] + (["revision"] if len(revisions) > 1 else []) + [""]
     rule = "---|---|---|---:|" + ("---|" if len(revisions) > 1 else "") + "---"
@@ -141,7 +145,7 @@ def page(results):
             continue
         out.append(f"\n## {label}{title}\n\n| {' | '.join(head)} |\n|{rule}|")
         for step in steps:
-            said = "; ".join(figure(entry) for entry in step["figures"]) or step["note"]
+            said = "; ".join(figure(part, entry) for entry in step["figures"]) or step["note"]
             cells = [step["step"], step["title"], step["verdict"], f"{step['seconds']:.1f}"]
             cells += [step["revision"]] if len(revisions) > 1 else []
             out.append("| " + " | ".join(cell(text) for text in cells + [said]) + " |")

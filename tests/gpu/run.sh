@@ -6,7 +6,8 @@
 # ROOT is an unpacked package of pack.sh or a build folder; the default is the package that run.sh
 # lies in, else build.
 #   --first           parts a to d: machine, kernels, NCCL, losses; less than 9 minutes
-#   --second          parts e to h: speed, links, sanitizer, profile; less than 9 minutes
+#   --second          part e: speed; less than 9 minutes
+#   --third           parts f to h: links, sanitizer, profile; less than 5 minutes
 #   --only WHAT,...   parts or steps: a letter, a part's name, a step's name (a, kernels, c.kill)
 #   --results DIR     where results.json, the table and the files go [gpu-results]
 #   --most SECONDS    no step may take longer than this
@@ -17,7 +18,7 @@
 #                     measurement, and the results say so.
 #   --help            this text
 #
-# Without --first, --second or --only all parts run. Each step has a limit and each part a budget;
+# Without --first, --second, --third or --only all parts run. Each step has a limit and each part a budget;
 # whatever does not end in time leaves the stacks of its processes in its log and is killed. A step
 # of ours that fails, or cannot start, is "failed", with the last 200 lines of its log in
 # results.json; the rest goes on. Only a tool that the machine lacks (PyTorch, compute-sanitizer,
@@ -31,6 +32,7 @@ parts=$here/parts
 . "$parts/json.sh"
 . "$parts/steps.sh"
 . "$parts/facts.sh"
+. "$parts/clock.sh"
 . "$parts/sizes.sh"
 for file in "$parts"/[a-h]_*.sh; do
     . "$file"

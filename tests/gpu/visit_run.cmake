@@ -24,6 +24,8 @@ if(NOT DP_SANITIZE)
   add_test(NAME gpu_visit_planted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_visit.sh
                                           ${CMAKE_CURRENT_SOURCE_DIR}/run.sh)
   set_tests_properties(gpu_visit_planted PROPERTIES TIMEOUT 400 LABELS "gpu;long;repeat" COST 58)
+  add_test(NAME gpu_peer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/peers/test_peer.sh)
+  set_tests_properties(gpu_peer PROPERTIES TIMEOUT 300 LABELS "gpu;long" SKIP_RETURN_CODE 77)
   if(TARGET embed_cuda_double AND TARGET gpt2_double)
     add_test(NAME gpu_rehearsal COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_rehearsal.sh
                                         ${PROJECT_BINARY_DIR})

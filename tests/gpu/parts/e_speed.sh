@@ -1,18 +1,28 @@
-# e_speed.sh - GPT-2 124M beside PyTorch with torch.compile, in turn, as a GPU's clock is not
-# constant; without the runtime (one process alone) and with it (a world of one). Then GPT-2 1558M.
+# e_speed.sh - GPT-2 124M beside PyTorch. First each of torch.compile's modes once, then ours without the
+# runtime, PyTorch in its best mode and ours with the runtime (a world of one), three times in turn, as
+# a GPU's clock is not constant; clock and power stand beside each figure. Then PyTorch's attention
+# kernels alone, llm.c where there is one, and GPT-2 1558M.
 
 part_e() {
-    part e speed 220 "Speed of GPT-2 124M, ours and PyTorch's in turn"
-    step ours-1 60 "ours, runtime off; times products" --figures rate_figures -- train_large single ours-1
-    step torch-1 110 "PyTorch, compiled" --needs python3 --optional --figures torch_figures -- torch_peer
-    step rank-1 45 "ours, one rank" --figures rate_figures -- train_large coordinator rank-1
-    step ours-2 45 "ours, runtime off, again" --figures rate_figures -- train_large single ours-2
-    step torch-2 60 "PyTorch, compiled, again" --needs python3 --optional --figures torch_figures -- torch_peer
-    step rank-2 45 "ours, one rank, again" --figures rate_figures -- train_large coordinator rank-2
+    part e speed 500 "Speed of GPT-2 124M, ours and PyTorch's in turn"
+    torch_step mode-default 100 "PyTorch, compiled" torch_peer default
+    torch_step mode-autotune 150 "PyTorch, compiled, all kernels timed" torch_peer max-autotune
+    torch_step mode-graphs 90 "PyTorch, compiled, with CUDA graphs" torch_peer graphs
+    local turn
+    for turn in 1 2 3; do
+        step ours-$turn 60 "ours, runtime off, turn $turn" --figures rate_figures -- clocked train_large single ours-$turn
+        torch_step torch-$turn 60 "PyTorch in its best mode, turn $turn" torch_best
+        step rank-$turn 45 "ours, one rank, turn $turn" --figures rate_figures -- clocked train_large coordinator rank-$turn
+    done
     step choices 5 "cuBLASLt's choices" --figures choices_figures -- show_tuned
     step ratio 5 "ours beside PyTorch's" --figures ratio_figures -- compare_rates
-    step xl 40 "GPT-2 1558M, one rank" --figures rate_figures -- train_xl
-    step eager 40 "PyTorch, not compiled" --needs python3 --optional --figures torch_figures -- torch_peer --no-compile
+    step sdpa 60 "PyTorch's attention kernels alone" --needs python3 --optional --figures sdpa_figures -- clocked torch_attention
+    step llmc 60 "llm.c, of the folder \$LLMC" --optional --figures llmc_figures -- clocked llmc_peer
+    step xl 40 "GPT-2 1558M, one rank" --figures rate_figures -- clocked train_xl
+}
+
+torch_step() { # NAME SECONDS TITLE COMMAND...
+    step "$1" "$2" "$3" --needs python3 --optional --figures torch_figures -- clocked "${@:4}"
 }
 
 # llm.c's token file: 256 words of header, then 16 bits per token.
@@ -44,17 +54,53 @@ train_xl() {
         train_large coordinator xl
 }
 
+# In a world of one nothing is communicated: what the trainer calls exposed is the norm of the gradients.
 rate_figures() {
-    sed -n 's/^rate \([0-9.]*\) tok\/s, step \([0-9.]*\) ms, transfer \([0-9.]*\) ms, exposed \([0-9.]*\) ms.*/tokens\t\1\ttok\/s\nstep\t\2\tms\nexposed\t\4\tms/p'
+    local exposed=exposed
+    case $id in e.*) exposed="norm of gradients" ;; esac
+    sed -n 's/^rate \([0-9.]*\) tok\/s, step \([0-9.]*\) ms, transfer \([0-9.]*\) ms, exposed \([0-9.]*\) ms.*/tokens\t\1\ttok\/s\nstep\t\2\tms\n'"$exposed"'\t\4\tms/p;'"$clock_figures"
 }
 
-torch_peer() { # FLAG...
+torch_python() { # ARGUMENT...
     export TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton
-    python3 "$here/peers/gpt2_torch.py" --preset 124M --batch "$(size speed_batch)" --steps "$(size torch_steps)" "$@"
+    python3 "$here/peers/gpt2_torch.py" "$@"
+}
+
+torch_peer() { # MODE
+    torch_python --preset 124M --batch "$(size speed_batch)" --steps "$(size torch_steps)" --mode "$1"
+}
+
+# The mode that was the quickest.
+torch_best() {
+    local best
+    best=$(kept_figures tokens | awk -F '\t' 'sub(/^e\.mode-/, "", $1) && $2 > most { most = $2; best = $1 } END { print best }')
+    [ -n "$best" ] || { echo "skipped: no mode of PyTorch's has run"; return 77; }
+    [ "$best" != autotune ] || best=max-autotune
+    torch_peer "$best"
 }
 
 torch_figures() {
-    sed -n 's/^torch .*: \([0-9]*\) tok\/s, step \([0-9.]*\) ms.*, \([0-9]*\) MiB$/tokens\t\1\ttok\/s\nstep\t\2\tms\nmemory\t\3\tMiB/p'
+    sed -n 's/^torch .*: \([0-9]*\) tok\/s, step \([0-9.]*\) ms.*, \([0-9]*\) MiB$/tokens\t\1\ttok\/s\nstep\t\2\tms\nmemory\t\3\tMiB/p;'"$clock_figures"
+}
+
+torch_attention() { torch_python --attention; }
+
+sdpa_figures() {
+    sed -n 's/^torch attention \(.*\) \([0-9.]*\) TFLOP\/s$/\1\t\2\tTFLOP\/s/p;'"$clock_figures"
+}
+
+# The same step by llm.c, which the machine must have: LLMC names its folder.
+llmc_peer() {
+    [ -n "${LLMC:-}" ] && type -P nvcc make >/dev/null || { echo "skipped: LLMC names no folder of llm.c, or there is no nvcc"; return 77; }
+    [ -s "$work/tokens.bin" ] || make_tokens
+    make -C "$LLMC" train_gpt2cu || { echo "skipped: llm.c does not build here"; return 77; }
+    "$LLMC/train_gpt2cu" -i "$work/tokens.bin" -j "$work/tokens.bin" -e d12 -b "$(size speed_batch)" -t 1024 \
+        -d $(($(size speed_batch) * 1024)) -x "$(size torch_steps)" -v 0 -s 0
+}
+
+llmc_figures() {
+    sed -n 's/.*| \([0-9.]*\) ms | .* | \([0-9]*\) tok\/s$/\2\ttok\/s\t\1/p' | tail -n 1 |
+        awk '{ printf "tokens\t%s\ttok/s\nstep\t%s\tms\n", $1, $3 }'
 }
 
 show_tuned() {
@@ -74,7 +120,7 @@ kept_figures() { # NAME
 
 # Means over the turns.
 compare_rates() {
-    kept_figures tokens | awk -F '\t' '$1 ~ /^e\./ { name = $1; sub(/^e\./, "", name); sub(/-[12]$/, "", name); sum[name] += $2; n[name]++ }
+    kept_figures tokens | awk -F '\t' '$1 ~ /^e\./ { name = $1; sub(/^e\./, "", name); if (!sub(/-[123]$/, "", name)) next; sum[name] += $2; n[name]++ }
         END { for (name in sum) { rate[name] = sum[name] / n[name]; printf "%s: %.0f tok/s, the mean of %d\n", name, rate[name], n[name] }
               if (!n["ours"]) { print "no speed of ours to compare"; exit 1 }
               if (n["rank"]) printf "the runtime: %.4f of the speed without\n", rate["rank"] / rate["ours"]

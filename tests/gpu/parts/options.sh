@@ -20,7 +20,8 @@ parse_options() {
         esac
         case $1 in
         --first) chosen_parts='a b c d' inner+=("$1") ;;
-        --second) chosen_parts='e f g h' inner+=("$1") ;;
+        --second) chosen_parts='e' inner+=("$1") ;;
+        --third) chosen_parts='f g h' inner+=("$1") ;;
         --only) only=,$value, inner+=("$1" "$2") && shift ;;
         --most) most=$value inner+=("$1" "$2") && shift ;;
         --results) results=$value && shift ;;
