@@ -31,8 +31,6 @@
 #                       thousands of mutations, under the address sanitizer
 #   clang-tidy          follows a function seven times as far
 #   Slurm, mpirun       jobs of real ones
-#   preset plain        the whole library without the cached schedule, which the simulator, the explorer
-#                       and the negotiator's units are built without in every run
 # Tests of many sizes have fewer of them under a sanitizer (tests/unit/sanitizer.h).
 # The builds with sanitizers and the analysis run beside the tests of the dev build, at the lowest
 # priority; each says what it took. Their processors' seconds count in the last stage.
@@ -285,14 +283,6 @@ if [ $quick = 0 ]; then
     if [ $all = 1 ]; then
         stage "fuzz: libFuzzer, 30 seconds for each parser"
         tests/fuzz/run.sh 30 || fail "fuzz"
-
-        # Every other run has the simulator, the explorer and the negotiator's units without it (label sim).
-        stage "without the cached schedule (DP_WITH_SCHEDULE=OFF)"
-        if build plain; then
-            sanitized plain -j "$test_jobs" -LE 'browser|slow|bench|style|docs|repeat|long' || fail "without the cached schedule"
-        else
-            fail "without the cached schedule: build"
-        fi
     fi
 fi
 

@@ -1,8 +1,7 @@
 /*
  * identity.c - what a rank that has joined gives to a reduction: the element that changes nothing.
  *
- * Called by bucket_stages.c on the thread of the pack stream, and by late.c (coordinator/api) when
- * a rank launches without data of its own.
+ * Called by bucket_stages.c on the thread of the pack stream.
  */
 #include "fusion/identity.h"
 

@@ -693,8 +693,7 @@ typedef struct dp_options {
     int unused;         /* 0; never read: programs of earlier versions have padding here */
     int priority;       /* among operations that could be launched at the same moment, higher
                            first; equal ones keep their order. The largest that a rank gives
-                           counts. A cached schedule keeps the order in which it was recorded, and
-                           DP_ORDER_PROGRAM the order of submissions */
+                           counts. DP_ORDER_PROGRAM keeps the order of submissions */
     int launch_now;     /* 1: not held back so that others can join it. Under DP_ORDER_PROGRAM it is
                            launched at once, with what was submitted to the group before it, and
                            all ranks of the group must give the same */
@@ -1132,9 +1131,7 @@ DP_API dp_status_t dp_deregister(dp_context_t *context, void *memory);
 
 /*
  * Marks for the timeline. Spans nest per thread and cost well under a microsecond. The name is
- * copied, once per distinct text. Threads: any. The beginning of a step on rank 0 also tells the
- * coordinator where a round of reductions begins, which it may then cache as a schedule
- * (docs/protocol.md).
+ * copied, once per distinct text. Threads: any.
  */
 DP_API void dp_step_begin(dp_context_t *context, uint64_t step);
 DP_API void dp_step_end(dp_context_t *context);
@@ -1159,10 +1156,7 @@ DP_API void dp_stream_span_end(dp_context_t *context, void *stream);
 
 /* ---- Statistics ----------------------------------------------------------------------------- */
 
-/*
- * Counters since dp_init(). A cached schedule: rounds of reductions and gathers that repeat are
- * launched by one order of the root, without a message for each, until a rank does something else.
- */
+/* Counters since dp_init(). */
 typedef struct dp_stats {
     size_t size;        /* by DP_STATS_INIT */
     uint64_t submitted; /* operations */
@@ -1178,16 +1172,12 @@ typedef struct dp_stats {
     uint64_t skew_ns;     /* of that, until the ranks agreed, then while the engine awaited one */
     uint64_t transfer_ns; /* the data plane packed, reduced or unpacked, and awaited no rank */
     uint64_t coordinator_cpu_ns;
-    uint64_t launch_cpu_ns;          /* CPU time of the data plane's threads */
-    uint64_t trace_dropped;          /* timeline records that found no room */
-    uint64_t schedules;              /* times the ranks began to launch by a cached schedule */
-    uint64_t schedule_ends;          /* times they left it */
-    uint64_t scheduled_launches;     /* made by it: no message was sent or awaited before them */
-    const char *schedule_end_reason; /* of the last end, in a word; "" before; never freed */
+    uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
+    uint64_t trace_dropped; /* timeline records that found no room */
 } dp_stats_t;
 #define DP_STATS_INIT                                                                              \
     {                                                                                              \
-        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""               \
+        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
     }
 
 /* Fills in the counters. Threads: any. */

@@ -179,12 +179,6 @@ unsigned dp_inbox_take_flags(dp_inbox_t *inbox)
     return atomic_load(&inbox->flags) == 0 ? 0 : atomic_exchange(&inbox->flags, 0);
 }
 
-unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag)
-{
-    return (atomic_load(&inbox->flags) & flag) == 0 ? 0
-                                                    : atomic_fetch_and(&inbox->flags, ~flag) & flag;
-}
-
 dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox)
 {
     dp_loop_node_t *newest;

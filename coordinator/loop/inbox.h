@@ -27,9 +27,7 @@ enum {
     DP_INBOX_ABORT = 8,
     DP_INBOX_FINALIZE = 16,
     DP_INBOX_STOP = 32,
-    DP_INBOX_MISMATCH = 64,
-    DP_INBOX_PROGRAM_ROUND = 128,
-    DP_INBOX_LONG_WAIT = 256
+    DP_INBOX_MISMATCH = 64
 };
 
 /* How deeply the coordinator thread sleeps. A wake-up names a depth and ends any sleep of at least
@@ -75,7 +73,7 @@ void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text);
-/* FINALIZE, STOP, PROGRAM_ROUND, LONG_WAIT */
+/* FINALIZE, STOP */
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);
 
 /* Ends the coordinator thread's sleep if it is at least so deep. */
@@ -95,8 +93,7 @@ void dp_inbox_end_backoff(dp_inbox_t *inbox);
  * it stays 0 until that thread has owned progress. */
 int dp_inbox_is_asleep(const dp_inbox_t *inbox);
 unsigned dp_inbox_take_flags(dp_inbox_t *inbox);
-unsigned dp_inbox_take_flag(dp_inbox_t *inbox, unsigned flag); /* this one alone; 0: not raised */
-dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox);  /* oldest first; NULL: none */
+dp_loop_node_t *dp_inbox_take_submissions(dp_inbox_t *inbox); /* oldest first; NULL: none */
 dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox); /* newest first; returned: free() each */
 int dp_inbox_is_empty(const dp_inbox_t *inbox);
 

@@ -189,7 +189,6 @@ static void handle_state_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
     }
     if (flags & DP_INBOX_LAUNCHED)
         dp_negotiator_launched(loop->negotiator, atomic_load(&inbox->launched), now_ns);
-    if (flags & DP_INBOX_PROGRAM_ROUND) dp_negotiator_round(loop->negotiator, now_ns);
 }
 
 static void handle_abort(dp_loop_t *loop)
@@ -215,7 +214,6 @@ static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
 static void handle_request_flags(dp_loop_t *loop, unsigned flags, uint64_t now_ns)
 {
     if (flags & DP_INBOX_URGENT) handle_urgent(loop, now_ns);
-    if (flags & DP_INBOX_LONG_WAIT) dp_negotiator_waits(loop->negotiator, now_ns);
     if (flags & DP_INBOX_ABORT) handle_abort(loop);
     if (flags & DP_INBOX_MISMATCH) handle_mismatch(loop, now_ns);
     if (flags & DP_INBOX_FINALIZE) dp_negotiator_finalize(loop->negotiator, now_ns);
@@ -227,14 +225,10 @@ static int handle_inbox(dp_loop_t *loop, uint64_t now_ns)
     dp_inbox_t *inbox = &loop->inbox;
     /* Flags before the queue: a rank that finalizes has submitted before it raised the flag, so
      * its submissions are in the queue that is taken next. */
-    unsigned flags = dp_inbox_take_flags(inbox);
+    const unsigned flags = dp_inbox_take_flags(inbox);
     dp_loop_node_t *node = dp_inbox_take_submissions(inbox);
     const int did = flags != 0 || node != NULL;
 
-    /* The end of a program round must be seen before submissions of the next one. Those that were
-     * just taken may be of the next one; then the flag was raised before they were queued, if only
-     * after the flags were taken. */
-    flags |= dp_inbox_take_flag(inbox, DP_INBOX_PROGRAM_ROUND);
     handle_state_flags(loop, flags, now_ns);
     while (node != NULL) {
         dp_loop_node_t *next = node->next; /* handing the request back ends the loan of its node */
@@ -472,38 +466,11 @@ static void give_launch(dp_loop_t *loop, const dp_output_t *out)
     const uint64_t sequence = out->sequence;
     const uint32_t tensors = (uint32_t)dp_min(out->entry_count, (size_t)DP_TRACE_AUX_MAX);
 
-    if (out->is_scheduled) increment(&loop->counters.scheduled_launches);
     callbacks->launch(callbacks->user, out);
     dp_trace_span(loop->trace.track, (dp_trace_record_t){.kind = DP_TRACE_LAUNCH,
                                                          .start_ns = start_ns,
                                                          .bucket = sequence,
                                                          .aux = tensors & DP_TRACE_AUX_MAX});
-}
-
-/* A cached schedule begins or ends: an instant on the timeline, and the counters. */
-static void record_schedule(dp_loop_t *loop, const dp_output_t *out)
-{
-    char text[DP_ERROR_TEXT_MAX];
-
-    if (out->kind == DP_OUTPUT_SCHEDULE_BEGAN) {
-        increment(&loop->counters.schedules);
-        dp_log_debug(loop->options.log, "a schedule of %llu tensors is cached",
-                     (unsigned long long)out->until);
-        dp_trace_instant(loop->trace.track, (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                                                .name = loop->trace.name_schedule});
-    } else if (out->kind == DP_OUTPUT_SCHEDULE_ENDED) {
-        increment(&loop->counters.schedule_ends);
-        atomic_store_explicit(&loop->counters.schedule_end_reason, (int)out->reason,
-                              memory_order_relaxed);
-        dp_log_debug(loop->options.log, "the cached schedule ends (%s): %s",
-                     dp_schedule_end_reason_name(out->reason), out->text);
-        snprintf(text, sizeof(text), "schedule ends (%s)",
-                 dp_schedule_end_reason_name(out->reason));
-        dp_trace_instant(loop->trace.track,
-                         (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
-                                             .name = dp_trace_name(loop->options.trace, text),
-                                             .aux = (uint32_t)out->culprit & DP_TRACE_AUX_MAX});
-    }
 }
 
 /* What the negotiator answers, in its order. 1: something. */
@@ -527,13 +494,6 @@ static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
             break;
         case DP_OUTPUT_FAIL:
             callbacks->fail(callbacks->user, out.request, out.status, out.text);
-            break;
-        case DP_OUTPUT_SCHEDULE_BEGAN:
-        case DP_OUTPUT_SCHEDULE_PAUSED:
-        case DP_OUTPUT_SCHEDULE_ENDED:
-        case DP_OUTPUT_SETTLED:
-            record_schedule(loop, &out);
-            if (callbacks->schedule != NULL) callbacks->schedule(callbacks->user, &out);
             break;
         case DP_OUTPUT_WARN:
             dp_log_warn(loop->options.log, "%s", out.text);

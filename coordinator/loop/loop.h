@@ -54,8 +54,6 @@ typedef struct dp_loop_callbacks {
     void (*fail)(void *user, void *request, dp_status_t status, const char *text);
     /* The world is over; called once. Requests not launched are forgotten by the loop. */
     void (*fatal)(void *user, dp_status_t status, int culprit, const char *text);
-    /* The outputs of negotiator.h about a cached schedule. May be NULL. */
-    void (*schedule)(void *user, const dp_output_t *out);
     /* Asked in every round, so at least once a heartbeat. If it does not answer DP_OK, the world
      * ends with this status, culprit and text. May be NULL. */
     dp_status_t (*watch)(void *user, uint64_t now_ns, int *culprit, char *text, size_t room);
@@ -103,8 +101,6 @@ typedef struct dp_loop_options {
 
 typedef struct dp_loop_stats {
     uint64_t control_sent, control_received, heartbeats, wakeups, backoffs, cpu_ns;
-    uint64_t schedules, schedule_ends, scheduled_launches; /* cached ones, launches made by them */
-    const char *schedule_end_reason; /* dp_schedule_end_reason_name() of the last end; "" before */
 } dp_loop_stats_t;
 
 /* The neighbours of a rank in the tree, for connecting the transport: ranks[] has room for
@@ -156,13 +152,6 @@ void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
 
 /* What this rank does now, for stall reports. Any thread; copied. */
 void dp_loop_set_activity(dp_loop_t *loop, const char *text);
-
-/* A thread has waited for a while for something that is not launched. Any thread. */
-void dp_loop_long_wait(dp_loop_t *loop);
-
-/* A round of the program (not of this loop) is over: all it has submitted was launched. The root
- * looks for rounds that repeat themselves, to cache their schedule. Any thread. */
-void dp_loop_program_round(dp_loop_t *loop);
 
 /* Ends the world with this reason. Any thread. */
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);

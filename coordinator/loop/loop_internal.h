@@ -55,14 +55,12 @@ typedef struct dp_loop_waiters {
  * them. */
 typedef struct dp_loop_counters {
     _Atomic uint64_t sent, received, heartbeats, wakeups, backoffs, cpu_ns;
-    _Atomic uint64_t schedules, schedule_ends, scheduled_launches;
-    _Atomic int schedule_end_reason; /* dp_schedule_end_reason_t, -1: none yet */
 } dp_loop_counters_t;
 
 /* The track of the timeline, and names of its records. Owner of progress only. */
 typedef struct dp_loop_trace {
     dp_trace_track_t *track;
-    uint32_t name_in, name_out, name_round, name_schedule;
+    uint32_t name_in, name_out, name_round;
 } dp_loop_trace_t;
 
 struct dp_loop {

@@ -22,16 +22,6 @@ void dp_loop_set_activity(dp_loop_t *loop, const char *text)
     dp_inbox_set_activity(&loop->inbox, text);
 }
 
-void dp_loop_long_wait(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_LONG_WAIT);
-}
-
-void dp_loop_program_round(dp_loop_t *loop)
-{
-    dp_inbox_raise(&loop->inbox, DP_INBOX_PROGRAM_ROUND);
-}
-
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     dp_inbox_abort(&loop->inbox, status, text);
@@ -83,7 +73,6 @@ uint64_t dp_loop_cpu_ns(clockid_t clock, uint64_t otherwise)
 
 void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
 {
-    int reason;
     clockid_t clock;
 
     out->control_sent = atomic_load_explicit(&loop->counters.sent, memory_order_relaxed);
@@ -91,13 +80,6 @@ void dp_loop_stats(const dp_loop_t *loop, dp_loop_stats_t *out)
     out->heartbeats = atomic_load_explicit(&loop->counters.heartbeats, memory_order_relaxed);
     out->wakeups = atomic_load_explicit(&loop->counters.wakeups, memory_order_relaxed);
     out->backoffs = atomic_load_explicit(&loop->counters.backoffs, memory_order_relaxed);
-    out->schedules = atomic_load_explicit(&loop->counters.schedules, memory_order_relaxed);
-    out->schedule_ends = atomic_load_explicit(&loop->counters.schedule_ends, memory_order_relaxed);
-    out->scheduled_launches =
-        atomic_load_explicit(&loop->counters.scheduled_launches, memory_order_relaxed);
-    reason = atomic_load_explicit(&loop->counters.schedule_end_reason, memory_order_relaxed);
-    out->schedule_end_reason =
-        reason < 0 ? "" : dp_schedule_end_reason_name((dp_schedule_end_reason_t)reason);
     out->cpu_ns = atomic_load(&loop->counters.cpu_ns); /* set when the thread ended */
     if (out->cpu_ns == 0 && pthread_getcpuclockid(loop->thread.id, &clock) == 0) {
         out->cpu_ns = dp_loop_cpu_ns(clock, atomic_load(&loop->counters.cpu_ns));

@@ -18,10 +18,6 @@
 #define FINISH_NS (2000ull * 1000000) /* for goodbyes after an orderly end */
 #define FATAL_NS (500ull * 1000000)   /* and after a failure: a stopped rank will not answer */
 
-/* To end a cached schedule and begin it again costs some four messages per edge, as much as so many
- * rounds of the program without one. */
-#define RESUME_ROUNDS 4
-
 /* While a slow peer has not accepted a connection yet, UCX's descriptor is readable without end and
  * without need. So many wake-ups in a row that find nothing are answered at once; after that each
  * costs a pause, or the thread would burn its core. */
@@ -301,10 +297,7 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .hold_ns = config->hold_ns,
                                           .fusion_bytes = config->fusion_bytes,
                                           .stall_warn_ns = config->stall_warn_ns,
-                                          .stall_limit_ns = config->stall_limit_ns,
-                                          .resume_rounds = RESUME_ROUNDS,
-                                          .may_schedule = config->schedule &&
-                                                          config->order != DP_CONFIG_ORDER_PROGRAM};
+                                          .stall_limit_ns = config->stall_limit_ns};
     const char *what = "its place in the tree";
     dp_loop_t *loop = calloc(1, sizeof(*loop));
     dp_status_t status;
@@ -316,12 +309,10 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
     loop->options = *options;
     loop->end.mismatch_end_ns = UINT64_MAX;
     loop->thread.backoff_ns = BACKOFF_LEAST_NS;
-    atomic_init(&loop->counters.schedule_end_reason, -1);
     loop->trace.track = dp_trace_track(options->trace, "coordinator", DP_TRACE_TRACK_COORDINATOR);
     loop->trace.name_in = dp_trace_name(options->trace, "message in");
     loop->trace.name_out = dp_trace_name(options->trace, "message out");
     loop->trace.name_round = dp_trace_name(options->trace, "round");
-    loop->trace.name_schedule = dp_trace_name(options->trace, "schedule");
     loop->spin_ns = config->spin_ns;
     dp_inbox_init(&loop->inbox, options->transport);
     pthread_mutex_init(&loop->progress_lock, NULL);

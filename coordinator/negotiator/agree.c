@@ -5,7 +5,7 @@
  * negotiator.c for single questions, on the thread that drives the negotiator.
  *
  * Messages to the parent are not ordered. From the parent come the ordered items: LAUNCH, FAILURE,
- * JOINED, CLOSED, SCHEDULE, SCHEDULE_END and BYE. The root writes them as one list; every rank
+ * JOINED, CLOSED and BYE. The root writes them as one list; every rank
  * applies those that concern it or ranks below it, in the same order and by the same functions.
  *
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
@@ -48,8 +48,7 @@ void dp_agree_targets(dp_negotiator_t *n, const dp_entry_t *entry, const int32_t
 void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int in_failure)
 {
     /* If this rank submitted the name with another list, its submission stays pending. */
-    if (entry->part.is_submitted && !entry->part.is_early &&
-        (in_failure || dp_entry_takes_part(n, entry)))
+    if (entry->part.is_submitted && (in_failure || dp_entry_takes_part(n, entry)))
         dp_own_end(n, entry);
     dp_stall_unwatch(n, entry, 0);
     dp_entry_clear(entry, n->table.bit_words);
@@ -65,9 +64,6 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_entry_t *entry)
 {
-    /* Late launches that are settled become outputs before this one does, also where both items
-     * came in one frame. */
-    dp_schedule_catch_up(n);
     launch->entry = entry;
     launch->collective = dp_entry_signature(entry)->collective;
     launch->entry_begin = n->out.launch_entry_count;
@@ -143,8 +139,7 @@ void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entr
     launch_entry.name = entry->name;
     launch_entry.id = entry->id;
     if (n->is_fatal) return;
-    if (!dp_schedule_agreed(n, entry, agreed->absent) && dp_entry_takes_part(n, entry) &&
-        dp_outbox_entry(n, &launch_entry) != DP_OK)
+    if (dp_entry_takes_part(n, entry) && dp_outbox_entry(n, &launch_entry) != DP_OK)
         dp_fatal_memory(n);
     if (!n->is_fatal) dp_agree_end(n, entry, n->position + 1, 0);
     if (!n->is_fatal && entry->id == DP_ID_NONE && entry->view != NULL) end_unnamed(n, entry);
@@ -170,7 +165,6 @@ static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
 {
     size_t left = 0;
 
-    dp_schedule_group_ended(n);
     /* From the last to the first: the last entry takes the place of one that goes. */
     for (size_t i = n->table.entry_count; i > 0; i--) {
         dp_entry_t *entry = n->table.entries[i - 1];
@@ -205,7 +199,6 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
         output->group_index = launch->group_index;
         output->entry_begin = launch->entry_begin;
         output->entry_count = n->out.launch_entry_count - launch->entry_begin;
-        dp_schedule_defer(n, launch->behind);
     }
     if (launch->collective == DP_COLLECTIVE_GROUP_CREATE) end_create(n, entry);
     if (launch->collective == DP_COLLECTIVE_GROUP_DESTROY) end_group(n, entry->view);
@@ -214,9 +207,7 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
 void dp_agree_refuse_own(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
                          const char *text)
 {
-    if (entry->part.is_submitted && !entry->part.is_early)
-        dp_outbox_fail(n, entry->part.request, status, text);
-    if (!n->is_fatal) dp_schedule_failed(n, entry, status, text);
+    if (entry->part.is_submitted) dp_outbox_fail(n, entry->part.request, status, text);
 }
 
 void dp_agree_fail(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, const char *text)
@@ -340,7 +331,6 @@ static int merge_arrival(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival
     dp_bit_set(entry->heard, arrival->branch);
     entry->arrived.ready++;
     entry->arrived.in_place = entry->arrived.in_place && arrival->in_place;
-    entry->arrived.ahead = dp_max(entry->arrived.ahead, arrival->ahead);
     entry->arrived.absmax = dp_absmax_merge(entry->arrived.absmax, arrival->absmax);
     if (arrival->is_urgent) entry->arrived.is_urgent = 1;
     if (entry->arrived.first_rank < 0 || arrival->priority > entry->arrived.priority)

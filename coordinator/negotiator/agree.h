@@ -17,7 +17,6 @@ typedef struct dp_arrival {
     int32_t priority;
     uint32_t absent;
     int absent_rank;
-    uint64_t ahead;
 } dp_arrival_t;
 
 /* A LAUNCH while it is being applied. */
@@ -27,7 +26,6 @@ typedef struct dp_ordered_launch {
     dp_collective_t collective;
     size_t entry_begin;
     uint32_t born, group_index; /* of a group_create */
-    uint64_t behind;            /* the schedule's buckets that come before it on every rank */
 } dp_ordered_launch_t;
 
 /* agree.c */

@@ -149,7 +149,7 @@ static void receive_launched(dp_negotiator_t *n, int from, dp_ordered_launch_t *
  * the job, so nothing has to be undone. */
 static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader)
 {
-    dp_ordered_launch_t launch = {.sequence = item->sequence, .behind = item->ahead};
+    dp_ordered_launch_t launch = {.sequence = item->sequence};
     uint32_t count = item->count;
 
     if (launch.sequence <= n->sequence) {
@@ -283,36 +283,16 @@ static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
     }
 }
 
-/* Steps that only make sense while every launch is negotiated. */
-static int is_negotiation(dp_item_kind_t kind)
-{
-    return kind != DP_ITEM_SEEK && kind != DP_ITEM_WARN && kind != DP_ITEM_CONFIRM &&
-           kind != DP_ITEM_PAUSE && kind != DP_ITEM_SCHEDULE_END;
-}
-
 void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader, size_t begin)
 {
     uint64_t position = n->position; /* before this item counts */
 
-    if (dp_schedule_is_active(n) && is_negotiation(item->kind)) {
-        dp_fatal_protocol(n, from, "item %d while a schedule is active", item->kind);
-        return;
-    }
     /* Messages that go up from here on are sent by a rank that knows this item. */
     if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
     switch (item->kind) {
     case DP_ITEM_SEEK:
         receive_seek(n, from, item);
         return;
-    case DP_ITEM_SCHEDULE:
-    case DP_ITEM_SCHEDULE_END:
-        dp_schedule_turn(n, from, item, reader, begin);
-        return;
-    case DP_ITEM_CONFIRM:
-    case DP_ITEM_PAUSE:
-        dp_schedule_from_parent(n, from, item);
-        memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
-        break;
     case DP_ITEM_LAUNCH:
         receive_launch(n, from, item, reader);
         break;

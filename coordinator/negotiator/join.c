@@ -73,7 +73,6 @@ void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request)
     n->leave.has_join_to_say = 1;
     view->join_request = request;
     n->own.pending++;
-    dp_schedule_leave(n, DP_SCHEDULE_END_JOIN, n->rank, "it has joined");
     dp_join_flush(n);
 }
 
@@ -87,13 +86,11 @@ static dp_group_view_t *next_unsaid_join(const dp_negotiator_t *n)
     return NULL;
 }
 
-/* Tensors that this rank launched under a schedule come before its JOIN, like those that it
- * announces. */
 void dp_join_flush(dp_negotiator_t *n)
 {
     dp_group_view_t *view;
 
-    while (!dp_schedule_is_active(n) && !dp_schedule_has_early(n, NULL) && !n->is_fatal) {
+    while (!n->is_fatal) {
         view = next_unsaid_join(n);
         n->leave.has_join_to_say = view != NULL;
         if (view == NULL) return;

@@ -83,15 +83,3 @@ void dp_join_clear(const dp_negotiator_t *n, dp_group_view_t *view)
     view->joined_count = 0;
     view->last_joined = -1;
 }
-
-void dp_join_forget(dp_negotiator_t *n)
-{
-    dp_group_view_t *view = n->world;
-
-    n->leave.has_join_to_say = 1; /* pending ones are said again in the next epoch */
-    for (size_t i = 0; i <= n->groups.count; i++) {
-        dp_join_clear(n, view);
-        view->is_join_said = 0;
-        if (i < n->groups.count) view = n->groups.views[i];
-    }
-}

@@ -288,24 +288,20 @@ static void announce_leave(dp_negotiator_t *n)
 
 void dp_leave_flush(dp_negotiator_t *n)
 {
-    /* LEFT waits until this rank's early launches are settled: before that, other ranks would count
-     * their tensors as lacking this rank. */
-    if (n->leave.is_finalizing && !n->leave.has_left && !dp_schedule_is_active(n) &&
-        !dp_schedule_has_early(n, NULL))
-        announce_leave(n);
+    if (n->leave.is_finalizing && !n->leave.has_left) announce_leave(n);
 }
 
 static int is_subtree_over(const dp_negotiator_t *n)
 {
-    return n->leave.has_left && n->own.pending == 0 && !dp_schedule_is_catching_up(n) &&
-           n->leave.fin_count == n->child_count && !n->leave.fin_sent;
+    return n->leave.has_left && n->own.pending == 0 && n->leave.fin_count == n->child_count &&
+           !n->leave.fin_sent;
 }
 
 /* All of this subtree has left, and nothing is pending: FIN to the parent; from the root BYE, when
  * all that is complete has been ordered. */
 void dp_leave_finish(dp_negotiator_t *n)
 {
-    if (!n->leave.has_left || n->is_fatal || n->is_finished || dp_schedule_is_active(n)) return;
+    if (!n->leave.has_left || n->is_fatal || n->is_finished) return;
     if (!is_subtree_over(n)) return;
     n->made.list_count = 0;
     if (dp_is_root(n)) {

@@ -43,7 +43,6 @@ int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch
 int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
 int dp_join_allows(const dp_entry_t *entry);
 void dp_join_clear(const dp_negotiator_t *n, dp_group_view_t *view); /* no rank has joined it */
-void dp_join_forget(dp_negotiator_t *n);                             /* nor any other group */
 
 /* leave.c */
 void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
@@ -62,6 +61,5 @@ void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
 int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry);
 int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry);  /* a KEEP is about it */
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
-void dp_leave_forget(dp_negotiator_t *n);                                /* nobody has left */
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * left.c - what is known of ranks that have left: which of them a tensor lacks, and what is
- * forgotten for an entry that goes, and when an epoch begins.
+ * forgotten for an entry that goes.
  *
- * Called by agree.c and epoch.c, on the thread that drives the negotiator. The rules of leaving are
+ * Called by agree.c, on the thread that drives the negotiator. The rules of leaving are
  * leave.c's; this file calls nothing that decides.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
@@ -57,14 +57,4 @@ void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)
         if (n->out.notices[i].entry != entry) n->out.notices[left++] = n->out.notices[i];
     }
     n->out.notice_count = left;
-}
-
-void dp_leave_forget(dp_negotiator_t *n)
-{
-    dp_leave_t *leave = &n->leave;
-
-    memset(leave->left, 0, dp_bit_words((size_t)n->size) * sizeof(*leave->left));
-    memset(leave->fins, 0, n->table.bit_words * sizeof(*leave->fins));
-    leave->left_count = leave->fin_count = leave->fin_sent = leave->has_left = 0;
-    leave->kept_count = 0;
 }

@@ -1,8 +1,8 @@
 /*
  * messages.c - items and frames as bytes, and back. messages.h lists the bytes of each kind.
  *
- * Called on the thread that drives the negotiator: order.c, outbox.c and schedule_item.c have items
- * written; receive.c, follow.c and schedule_item.c read them. Bytes may come from a faulty or a
+ * Called on the thread that drives the negotiator: order.c and outbox.c have items written;
+ * receive.c and follow.c read them. Bytes may come from a faulty or a
  * hostile peer: a reader checks each field before it is used, and an item that is refused keeps no
  * memory. It must not know what an item means.
  */
@@ -86,7 +86,6 @@ void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header)
     dp_write_u8(writer, 0);
     dp_write_u16(writer, 0);
     dp_write_u32(writer, header->generation);
-    dp_write_u32(writer, header->epoch);
     dp_write_u64(writer, header->position);
 }
 
@@ -100,7 +99,6 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u8(writer, item->flags);
         write_f32(writer, item->absmax);
         if (item->flags & DP_FLAG_ABSENT) write_absent(writer, item);
-        if (item->flags & DP_FLAG_AHEAD) dp_write_u64(writer, item->ahead);
         if (item->flags & DP_FLAG_PRIORITY) dp_write_u32(writer, (uint32_t)item->priority);
         if (item->flags & DP_FLAG_SIGNATURE) dp_signature_write(item->signature, writer);
         break;
@@ -142,34 +140,9 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_write_u64(writer, item->position);
         break;
     case DP_ITEM_KEEP:
-    case DP_ITEM_GIVE_UP:
         dp_write_u32(writer, (uint32_t)item->rank);
         dp_write_u64(writer, item->position);
         write_ref(writer, item);
-        break;
-    case DP_ITEM_SCHEDULE:
-        dp_write_u64(writer, item->sequence);
-        dp_write_u32(writer, item->stride);
-        dp_write_u32(writer, item->count);
-        break;
-    case DP_ITEM_COUNT:
-    case DP_ITEM_CONFIRM:
-        dp_write_u64(writer, item->low);
-        dp_write_u32(writer, (uint32_t)item->rank);
-        break;
-    case DP_ITEM_REACHED:
-    case DP_ITEM_SCHEDULE_END:
-        dp_write_u64(writer, item->low);
-        dp_write_u64(writer, item->high);
-        dp_write_u32(writer, item->round_count);
-        for (uint32_t i = 0; i < item->round_count; i++)
-            dp_write_u64(writer, item->rounds[i]);
-        break;
-    case DP_ITEM_DIVERGE:
-    case DP_ITEM_PAUSE:
-        dp_write_u8(writer, (uint8_t)item->reason);
-        dp_write_u32(writer, (uint32_t)item->rank);
-        dp_write_text(writer, item->text);
         break;
     case DP_ITEM_MISSING:
         dp_write_u32(writer, item->round);
@@ -177,7 +150,6 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         break;
     case DP_ITEM_LAUNCH:
         dp_write_u64(writer, item->sequence);
-        dp_write_u64(writer, item->ahead);
         dp_write_u32(writer, item->count);
         break;
     case DP_ITEM_FAILURE:
@@ -234,11 +206,8 @@ size_t dp_item_bound(const dp_item_t *item)
     size_t bytes = 64; /* kind, numbers and lengths of any item */
 
     if (item->kind == DP_ITEM_MISSING) return bytes + sizeof(item->missing);
-    if (item->kind == DP_ITEM_REACHED || item->kind == DP_ITEM_SCHEDULE_END)
-        return bytes + item->round_count * sizeof(*item->rounds);
     bytes += DP_ENTRY_NAME_MAX + (size_t)item->list_count * sizeof(*item->list);
-    if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_WARN ||
-        item->kind == DP_ITEM_FATAL || item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_PAUSE)
+    if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_WARN || item->kind == DP_ITEM_FATAL)
         bytes += DP_ERROR_TEXT_MAX;
     if ((item->kind == DP_ITEM_READY && (item->flags & DP_FLAG_SIGNATURE)) ||
         item->kind == DP_ITEM_LACKS)
@@ -306,20 +275,6 @@ static dp_status_t read_list(dp_reader_t *reader, dp_item_t *item)
     return DP_OK;
 }
 
-static dp_status_t read_rounds(dp_reader_t *reader, dp_item_t *item)
-{
-    uint32_t count = dp_read_u32(reader);
-
-    if (reader->failed || count == 0 || dp_reader_left(reader) / sizeof(*item->rounds) < count)
-        return DP_ERR_INVALID;
-    item->rounds = malloc(count * sizeof(*item->rounds));
-    if (item->rounds == NULL) return DP_ERR_NO_MEMORY;
-    item->round_count = count;
-    for (uint32_t i = 0; i < count; i++)
-        item->rounds[i] = dp_read_u64(reader);
-    return DP_OK;
-}
-
 static void read_absent(dp_reader_t *reader, dp_item_t *item)
 {
     item->absent = dp_read_u32(reader);
@@ -346,14 +301,6 @@ static dp_status_t read_status(dp_reader_t *reader)
 
     if (status == DP_OK || status > DP_ERR_CHECK) reader->failed = 1;
     return (dp_status_t)status;
-}
-
-static dp_schedule_end_reason_t read_reason(dp_reader_t *reader)
-{
-    uint8_t reason = dp_read_u8(reader);
-
-    if (reason >= DP_SCHEDULE_END_REASONS) reader->failed = 1;
-    return (dp_schedule_end_reason_t)reason;
 }
 
 static uint8_t read_flags(dp_reader_t *reader, uint8_t known)
@@ -397,7 +344,6 @@ dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header,
     zero = dp_read_u8(reader);
     zero |= dp_read_u16(reader);
     header->generation = dp_read_u32(reader);
-    header->epoch = dp_read_u32(reader);
     header->position = dp_read_u64(reader);
     return reader->failed || zero != 0 ? DP_ERR_INVALID : DP_OK;
 }
@@ -410,10 +356,9 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         read_ref(reader, item);
         item->version = dp_read_u16(reader);
         item->flags = read_flags(reader, DP_FLAG_IN_PLACE | DP_FLAG_URGENT | DP_FLAG_SIGNATURE |
-                                             DP_FLAG_ABSENT | DP_FLAG_AHEAD | DP_FLAG_PRIORITY);
+                                             DP_FLAG_ABSENT | DP_FLAG_PRIORITY);
         item->absmax = dp_absmax_clean(read_f32(reader));
         if (item->flags & DP_FLAG_ABSENT) read_absent(reader, item);
-        if (item->flags & DP_FLAG_AHEAD) item->ahead = dp_read_u64(reader);
         if (item->flags & DP_FLAG_PRIORITY) read_priority(reader, item);
         if (item->flags & DP_FLAG_SIGNATURE) *status = read_signature(reader, &item->signature);
         break;
@@ -455,35 +400,9 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         item->count = dp_read_u32(reader);
         break;
     case DP_ITEM_KEEP:
-    case DP_ITEM_GIVE_UP:
         item->rank = (int)dp_read_u32(reader);
         item->position = dp_read_u64(reader);
         read_ref(reader, item);
-        break;
-    case DP_ITEM_SCHEDULE:
-        item->sequence = dp_read_u64(reader);
-        item->stride = dp_read_u32(reader);
-        item->count = dp_read_u32(reader);
-        if (item->count == 0 || item->stride == 0 ||
-            dp_reader_left(reader) / (DP_BUCKET_BYTES + DP_BUCKET_ENTRY_BYTES) < item->count)
-            reader->failed = 1;
-        break;
-    case DP_ITEM_COUNT:
-    case DP_ITEM_CONFIRM:
-        item->low = dp_read_u64(reader);
-        item->rank = (int)dp_read_u32(reader);
-        break;
-    case DP_ITEM_REACHED:
-    case DP_ITEM_SCHEDULE_END:
-        item->low = dp_read_u64(reader);
-        item->high = dp_read_u64(reader);
-        *status = read_rounds(reader, item);
-        break;
-    case DP_ITEM_DIVERGE:
-    case DP_ITEM_PAUSE:
-        item->reason = read_reason(reader);
-        item->rank = (int)dp_read_u32(reader);
-        read_item_text(reader, item);
         break;
     case DP_ITEM_MISSING:
         item->round = dp_read_u32(reader);
@@ -491,7 +410,6 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         break;
     case DP_ITEM_LAUNCH:
         item->sequence = dp_read_u64(reader);
-        item->ahead = dp_read_u64(reader);
         item->count = dp_read_u32(reader);
         if (item->count == 0 || dp_reader_left(reader) / ENTRY_BYTES_MIN < item->count)
             reader->failed = 1;
@@ -535,12 +453,9 @@ static void forget(dp_item_t *item)
     item->signature = item->other = NULL;
     item->list = item->list_room = NULL;
     item->list_count = 0;
-    item->rounds = NULL;
-    item->round_count = 0;
     item->group = DP_GROUP_WORLD;
     item->root = item->peer = -1;
     item->absent = 0;
-    item->ahead = 0;
     item->priority = 0;
 }
 
@@ -580,22 +495,11 @@ dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item)
     return status;
 }
 
-dp_status_t dp_item_read_bucket(dp_reader_t *reader, uint32_t *count)
-{
-    *count = dp_read_u32(reader);
-    if (reader->failed || *count == 0 || dp_reader_left(reader) / DP_BUCKET_ENTRY_BYTES < *count)
-        return DP_ERR_INVALID;
-    return DP_OK;
-}
-
 void dp_item_fini(dp_item_t *item)
 {
     free(item->signature);
     free(item->other);
     free(item->list_room);
-    free(item->rounds);
-    item->rounds = NULL;
-    item->round_count = 0;
     item->signature = item->other = NULL;
     item->list = item->list_room = NULL;
     item->list_count = 0;

@@ -7,8 +7,7 @@
  * little-endian.
  *
  *   frame  := header item*                     at most DP_MESSAGE_MAX bytes
- *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 generation, u32 epoch,
- *             u64 position
+ *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 generation, u64 position
  *   item   := u8 kind, fields by kind
  *   ref    := u32 id                           a tensor that the root has named
  *           | u32 DP_ID_NONE, key              one it has not
@@ -18,7 +17,7 @@
  *
  *   up, from child to parent (position: of the last ordered item the sender had seen)
  *     READY         ref, u16 version, u8 flags, f32 absmax [, u32 absent, u32 joined rank]
- *                   [, u64 ahead] [, i32 priority] [, signature]
+ *                   [, i32 priority] [, signature]
  *     MISMATCH      ref, u32 rank a, u32 rank b, signature a, signature b
  *     LACKS         ref, u32 rank that has left, signature
  *     CONTEST       as MISMATCH, after READY was sent
@@ -29,27 +28,18 @@
  *     LEFT          u32 rank
  *     FIN
  *     MISSING       u32 round, u32 count, u8 n, n x (u32 rank, u32 pending, text progress)
- *     GIVE_UP       u32 rank, u64 position of that rank, ref
- *     DIVERGE       u8 reason, u32 rank, text                          a schedule is active
- *     COUNT         u64 rounds, u32 rank                               a schedule is active
- *     REACHED       u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket       likewise
  *   down, from parent to child (position: one less than that of the first ordered item)
  *     SEEK          u64 position                    one less than that of the next ordered item
- *     LAUNCH        u64 sequence, u64 behind, u32 n, n x entry                       ordered
+ *     LAUNCH        u64 sequence, u32 n, n x entry                                   ordered
  *     FAILURE       u32 id, u8 flags [, key] [, list], u8 status, text               ordered
  *     JOINED        u32 group, u32 rank                                              ordered
  *     KEEP          u32 rank, u64 zero, ref                               only before CLOSED
  *     CLOSED        u32 group, u32 rank, u32 n, the KEEPs before it                  ordered
  *     BYE                                                                            ordered
- *     SCHEDULE      u64 sequence, u32 stride, u32 n, n x bucket                      ordered
- *     SCHEDULE_END  u64 lowest, u64 highest, u32 n, n x u64 rounds of a bucket       ordered
- *     CONFIRM       u64 rounds, u32 rank                               a schedule is active
- *     PAUSE         u8 reason, u32 rank, text                          a schedule is active
  *     WHO           u32 round, u32 patience in ms, ref [, list]
  *     WARN          u32 group [, list], text
  *     entry      := u32 id, u8 flags, f32 absmax [, key] [, u32 absent] [, signature]
  *                   [, u32 new group, u32 index]
- *     bucket     := u32 n, n x (u32 id, u8 flags, f32 absmax)
  *   both, alone in a frame (position: DP_POSITION_NONE, as ordered items may have been dropped)
  *     FATAL         u8 status, u32 culprit (all ones: unknown), text
  */
@@ -59,8 +49,8 @@
 
 #include "coordinator/negotiator/negotiator.h"
 
-#define DP_FRAME_VERSION 4
-#define DP_FRAME_HEADER_BYTES 20
+#define DP_FRAME_VERSION 5
+#define DP_FRAME_HEADER_BYTES 16
 #define DP_ID_NONE UINT32_MAX
 #define DP_POSITION_NONE UINT64_MAX
 
@@ -78,11 +68,7 @@ typedef enum dp_item_kind {
     DP_ITEM_KEEP = 8,
     DP_ITEM_JOIN = 9,
     DP_ITEM_LACKS = 10,
-    DP_ITEM_DIVERGE = 11,
-    DP_ITEM_COUNT = 12,
-    DP_ITEM_REACHED = 13,
-    DP_ITEM_GIVE_UP = 14,
-    DP_ITEM_CONTEST = 15,
+    DP_ITEM_CONTEST = 11,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
     DP_ITEM_CLOSED = 18,
@@ -91,10 +77,6 @@ typedef enum dp_item_kind {
     DP_ITEM_WARN = 21,
     DP_ITEM_JOINED = 22,
     DP_ITEM_SEEK = 23,
-    DP_ITEM_SCHEDULE = 24,
-    DP_ITEM_SCHEDULE_END = 25,
-    DP_ITEM_CONFIRM = 26,
-    DP_ITEM_PAUSE = 27,
     DP_ITEM_FATAL = 32
 } dp_item_kind_t;
 
@@ -105,12 +87,10 @@ typedef enum dp_item_kind {
 #define DP_FLAG_NAME 8u      /* LAUNCH, FAILURE: the id is new, or there is none: its key follows */
 #define DP_FLAG_ABSENT 16u   /* READY, LAUNCH: ranks have joined: how many follows */
 #define DP_FLAG_BORN 32u     /* LAUNCH: a group is made: its uid and index follow */
-#define DP_FLAG_AHEAD 64u    /* READY: how far a rank had launched by the last schedule follows */
-#define DP_FLAG_PRIORITY 128u /* READY: it is not 0: it follows */
+#define DP_FLAG_PRIORITY 64u /* READY: it is not 0: it follows */
 
 typedef struct dp_frame_header {
     uint32_t generation; /* of the membership; 0 until a world can change */
-    uint32_t epoch; /* odd: a schedule is active; one more with each SCHEDULE and SCHEDULE_END */
     uint64_t position;
 } dp_frame_header_t;
 
@@ -142,14 +122,7 @@ typedef struct dp_item {
     int rank, other_rank;
     uint64_t age_ns;
     uint64_t sequence;
-    uint32_t count;     /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it;
-                           SCHEDULE: buckets that follow */
-    uint64_t ahead;     /* READY; LAUNCH: what it is behind */
-    uint64_t low, high; /* REACHED, SCHEDULE_END: buckets; COUNT, CONFIRM: low: rounds */
-    uint64_t *rounds; /* [round_count] REACHED, SCHEDULE_END; after a read: owned, dp_item_fini() */
-    uint32_t round_count;
-    uint32_t stride;
-    dp_schedule_end_reason_t reason;
+    uint32_t count; /* LAUNCH: entries that follow the item's head; CLOSED: KEEPs before it */
     uint64_t position;
     uint32_t absent;
     uint32_t born, group_index; /* the uid and index of a new group */
@@ -169,7 +142,7 @@ void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header)
 /* DP_ERR_UNSUPPORTED: another version (in *version); DP_ERR_INVALID: malformed. */
 dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header, int *version);
 
-/* Writes all of an item, of LAUNCH and SCHEDULE only the head. */
+/* Writes all of an item, of LAUNCH only the head. */
 void dp_item_write(dp_writer_t *writer, const dp_item_t *item);
 void dp_item_write_entry(dp_writer_t *writer, const dp_item_t *entry);
 size_t dp_item_bound(const dp_item_t *item); /* no item takes more bytes than this */
@@ -180,10 +153,6 @@ size_t dp_item_entry_bound(const char *name, const dp_signature_t *signature);
 dp_status_t dp_item_read(dp_reader_t *reader, dp_item_t *item);
 /* The next entry of a LAUNCH, likewise. */
 dp_status_t dp_item_read_entry(dp_reader_t *reader, dp_item_t *item);
-/* How many entries the next bucket of a SCHEDULE has. */
-dp_status_t dp_item_read_bucket(dp_reader_t *reader, uint32_t *count);
-#define DP_BUCKET_BYTES 4
-#define DP_BUCKET_ENTRY_BYTES 9
 void dp_item_fini(dp_item_t *item);
 
 float dp_absmax_clean(float absmax);     /* NaN counts as infinite, unknown is -1 */

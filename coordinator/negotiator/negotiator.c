@@ -39,16 +39,13 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
     if (n->children == NULL || n->child_position == NULL) return DP_ERR_NO_MEMORY;
     if (count > 0) memcpy(n->children, links->children, count * sizeof(*n->children));
-    status = dp_table_init(&n->table, links->child_count + 1, dp_schedule_entry_bytes(),
-                           options->names_kept);
+    status = dp_table_init(&n->table, links->child_count + 1, options->names_kept);
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, links->arity);
     if (status != DP_OK) return status;
     n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
     n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));
     if (n->leave.fins == NULL || n->leave.left == NULL) return DP_ERR_NO_MEMORY;
-    status = dp_schedule_init(n, options);
-    if (status != DP_OK) return status;
     status = dp_stall_init(n);
     return status == DP_OK ? dp_outbox_init(n) : status;
 }
@@ -75,14 +72,12 @@ void dp_negotiator_destroy(dp_negotiator_t *n)
     for (size_t i = 0; i < n->table.entry_count; i++)
         n->table.entries[i]->stall.list = DP_ENTRY_UNLISTED;
     dp_outbox_fini(n);
-    dp_schedule_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
     dp_group_views_fini(n);
     free(n->own.queue.entries);
     free(n->order.complete.entries);
     free(n->order.foreign.entries);
-    free(n->order.late.entries);
     free(n->leave.kept);
     free(n->leave.fins);
     free(n->leave.left);
@@ -247,13 +242,8 @@ void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, 
     for (; entry != NULL; entry = dp_table_next(&n->table, group, name, entry)) {
         if (!entry->own.is_there) continue;
         entry->own.is_urgent = 1;
-        if (entry->part.is_submitted && !entry->part.is_early) dp_agree_urgent(n, entry);
+        if (entry->part.is_submitted) dp_agree_urgent(n, entry);
     }
-}
-
-void dp_negotiator_waits(dp_negotiator_t *n, uint64_t now_ns)
-{
-    if (is_alive(n, now_ns)) dp_schedule_waits(n);
 }
 
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
@@ -264,19 +254,7 @@ void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_
 
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (!is_alive(n, now_ns)) return;
-    n->leave.is_finalizing = 1;
-    dp_schedule_leave(n, DP_SCHEDULE_END_FINALIZE, n->rank, "it finalizes");
-}
-
-void dp_negotiator_round(dp_negotiator_t *n, uint64_t now_ns)
-{
-    if (is_alive(n, now_ns)) dp_schedule_round(n);
-}
-
-void dp_negotiator_end_schedule(dp_negotiator_t *n, const char *text, uint64_t now_ns)
-{
-    if (is_alive(n, now_ns)) dp_schedule_leave(n, DP_SCHEDULE_END_SETTING, n->rank, text);
+    if (is_alive(n, now_ns)) n->leave.is_finalizing = 1;
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)
@@ -310,8 +288,6 @@ void dp_negotiator_blame(dp_negotiator_t *n, dp_status_t status, int culprit, co
 void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
-    dp_schedule_tick(n);
-    dp_schedule_late_tick(n);
     dp_stall_tick(n);
     dp_leave_tick(n);
 }
@@ -323,35 +299,6 @@ void dp_negotiator_progress(dp_negotiator_t *n, const char *text)
 
 /* ---- Outputs -------------------------------------------------------------------------------- */
 
-const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason)
-{
-    switch (reason) {
-    case DP_SCHEDULE_END_TENSOR:
-        return "tensor";
-    case DP_SCHEDULE_END_SIGNATURE:
-        return "signature";
-    case DP_SCHEDULE_END_MEMORY:
-        return "memory";
-    case DP_SCHEDULE_END_SCALE:
-        return "scale";
-    case DP_SCHEDULE_END_WAIT:
-        return "wait";
-    case DP_SCHEDULE_END_JOIN:
-        return "join";
-    case DP_SCHEDULE_END_GROUP:
-        return "group";
-    case DP_SCHEDULE_END_FINALIZE:
-        return "finalize";
-    case DP_SCHEDULE_END_SETTING:
-        return "setting";
-    case DP_SCHEDULE_END_STALL:
-        return "stall";
-    case DP_SCHEDULE_END_REASONS:
-        break;
-    }
-    return "unknown";
-}
-
 int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 {
     if (!n->is_fatal) dp_flush(n);
@@ -361,9 +308,7 @@ int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
 {
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    return dp_min(dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)),
-                         dp_min(dp_schedule_deadline(n), dp_schedule_late_deadline(n))),
-                  dp_order_deadline(n));
+    return dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)), dp_order_deadline(n));
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

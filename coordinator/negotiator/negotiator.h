@@ -7,9 +7,8 @@
  * the simulator over a virtual network.
  *
  * READY goes up the tree once a subtree is ready; the root appends to the order and sends LAUNCH
- * down. No message is repeated, and an idle negotiator sends nothing. Where the same tensors are
- * submitted in each round of a loop, the root orders a *schedule*: each rank then launches by it,
- * without a message, until some rank does something else. docs/protocol.md has the rules.
+ * down. No message is repeated, and an idle negotiator sends nothing. docs/protocol.md has the
+ * rules.
  *
  * All functions are called on one thread, or by threads that take turns (coordinator/loop). None of
  * them blocks.
@@ -31,8 +30,6 @@ typedef struct dp_negotiator_options {
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
     uint64_t stall_limit_ns; /* 0: never */
-    int may_schedule;        /* root: order a schedule where rounds repeat themselves */
-    uint64_t resume_rounds;  /* root: a schedule that lived so long may come back; 0: none does */
     size_t names_kept;       /* names that may come once and be kept; 0: the default */
 } dp_negotiator_options_t;
 
@@ -42,44 +39,15 @@ typedef struct dp_negotiator_options {
 /* Bytes of a submission's name: a tensor's, and what coordinator/api adds to it. */
 #define DP_ENTRY_NAME_MAX (DP_NAME_MAX + 64)
 
-/* Why a cached schedule ends. */
-typedef enum dp_schedule_end_reason {
-    DP_SCHEDULE_END_TENSOR,    /* a tensor that is not in the schedule */
-    DP_SCHEDULE_END_SIGNATURE, /* one that is, with another type or shape */
-    DP_SCHEDULE_END_MEMORY,    /* whose memory is no longer the engine's */
-    DP_SCHEDULE_END_SCALE,     /* whose magnitude has left what its fp16 scale was chosen for */
-    DP_SCHEDULE_END_WAIT,      /* a rank waits without having submitted what comes first */
-    DP_SCHEDULE_END_JOIN,
-    DP_SCHEDULE_END_GROUP,    /* a group is made or ended */
-    DP_SCHEDULE_END_FINALIZE, /* a rank submits nothing more */
-    DP_SCHEDULE_END_SETTING,  /* dp_negotiator_end_schedule() */
-    DP_SCHEDULE_END_STALL,    /* a rank is late: negotiation finds out which one */
-    DP_SCHEDULE_END_REASONS
-} dp_schedule_end_reason_t;
-
-const char *dp_schedule_end_reason_name(dp_schedule_end_reason_t reason);
-
 typedef enum dp_output_kind {
-    DP_OUTPUT_SEND,   /* a message to rank `to` */
-    DP_OUTPUT_LAUNCH, /* entries of one group to launch, in order, planned together. A send, a
-                         group_create, a group_destroy come alone */
-    DP_OUTPUT_JOINED, /* every rank of the group has joined: request, last_rank */
-    DP_OUTPUT_FAIL,   /* one request fails: status, text; others are untouched */
-    DP_OUTPUT_FATAL,  /* a fatal error: status, text, culprit; every request fails with it.
-                         Messages to spread it were put out before */
-    DP_OUTPUT_WARN,   /* text for the log: a stall report and its end */
-    /* Launches are no longer negotiated from here on; the schedule has `until` tensors. */
-    DP_OUTPUT_SCHEDULE_BEGAN,
-    /* The schedule is about to end: report no launch as complete before SCHEDULE_ENDED says which
-     * ones may be. */
-    DP_OUTPUT_SCHEDULE_PAUSED,
-    /* Launches are negotiated again: reason, culprit, text. Of the launches after `sequence` and up
-     * to `until` that this rank was given, some ranks may not have submitted all entries. Report
-     * them as complete only when SETTLED has come for each of their entries. */
-    DP_OUTPUT_SCHEDULE_ENDED,
-    /* Entry `id` of launch `sequence`: status, text; `absent` ranks have joined instead. If an id
-     * occurs twice in a launch, its outputs keep the order of the entries. */
-    DP_OUTPUT_SETTLED,
+    DP_OUTPUT_SEND,    /* a message to rank `to` */
+    DP_OUTPUT_LAUNCH,  /* entries of one group to launch, in order, planned together. A send, a
+                          group_create, a group_destroy come alone */
+    DP_OUTPUT_JOINED,  /* every rank of the group has joined: request, last_rank */
+    DP_OUTPUT_FAIL,    /* one request fails: status, text; others are untouched */
+    DP_OUTPUT_FATAL,   /* a fatal error: status, text, culprit; every request fails with it.
+                          Messages to spread it were put out before */
+    DP_OUTPUT_WARN,    /* text for the log: a stall report and its end */
     DP_OUTPUT_FINISHED /* every rank has finalized: close the transport */
 } dp_output_kind_t;
 
@@ -88,8 +56,6 @@ typedef struct dp_launch_entry {
     const dp_signature_t *signature; /* what all agreed on; valid until the next call */
     const char *name;                /* likewise */
     uint32_t absent;                 /* ranks of the group that have joined instead */
-    int is_void;       /* request is NULL: it failed after other ranks had launched it. Contribute
-                          anything of the right size: they discard the result */
     uint32_t id;       /* of the name, from the root, for ever; UINT32_MAX of a group_create */
     float last_absmax; /* maximum over the ranks of what submit was given */
     int in_place;      /* AND over the ranks */
@@ -101,20 +67,15 @@ typedef struct dp_output {
     int to;
     const void *data;
     size_t bytes;
-    uint64_t sequence; /* LAUNCH: ascending, with gaps for other groups. A late launch of a schedule
-                          that has ended has its number in that schedule, which may be lower */
-    int is_scheduled;  /* LAUNCH: by the schedule, so other ranks may not be that far */
-    uint32_t group;    /* LAUNCH: uid; of a group_create the new group's */
+    uint64_t sequence;                /* LAUNCH: ascending, with gaps for other groups */
+    uint32_t group;                   /* LAUNCH: uid; of a group_create the new group's */
     uint32_t group_index;             /* LAUNCH of a group_create: 1 .. DP_GROUPS_MAX */
     int last_rank;                    /* JOINED: a rank of the group */
     const dp_launch_entry_t *entries; /* [entry_count] */
     size_t entry_count;
-    void *request;                   /* FAIL */
-    uint64_t until;                  /* SCHEDULE_ENDED */
-    uint32_t id, absent;             /* SETTLED */
-    dp_schedule_end_reason_t reason; /* SCHEDULE_ENDED */
+    void *request; /* FAIL */
     dp_status_t status;
-    int culprit; /* FATAL, SCHEDULE_ENDED: the rank that caused it, -1 unknown */
+    int culprit; /* FATAL: the rank that caused it, -1 unknown */
     const char *text;
 } dp_output_t;
 
@@ -148,18 +109,9 @@ dp_status_t dp_negotiator_message(dp_negotiator_t *negotiator, int from, const v
                                   size_t bytes, uint64_t now_ns); /* hostile bytes: FATAL output */
 void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *text,
                              uint64_t now_ns);
-/* A thread has waited for a while for something that is not launched here: a cached schedule must
- * not hold it back. */
-void dp_negotiator_waits(dp_negotiator_t *negotiator, uint64_t now_ns);
 /* A thread waits for this pending request: the root must not hold it back. */
 void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
                           uint64_t now_ns);
-/* A round of this rank's program is over: the launches that the root has ordered since the last
- * call are a round that may come again. Without such calls the root looks for sequences that
- * repeat. */
-void dp_negotiator_round(dp_negotiator_t *negotiator, uint64_t now_ns);
-/* Ends a cached schedule, as what launches depend on is about to change. text: what, for logs. */
-void dp_negotiator_end_schedule(dp_negotiator_t *negotiator, const char *text, uint64_t now_ns);
 /* The data plane has finished every launch up to this sequence. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are

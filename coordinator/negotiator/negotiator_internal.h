@@ -20,9 +20,7 @@
  *   receive.c       frames from neighbours, and items from children
  *   follow.c        items from the parent                          (receive.h)
  *   item_entry.c    the entry that an item speaks of                (receive.h)
- *   epoch.c         what is forgotten when a schedule begins or ends
  *   outbox.c        frames and outputs on their way out, fatal errors
- *   schedule/       launches that need no negotiation: an optional module, behind its hooks
  *
  * Only the files of this folder and the simulator's digest may include this.
  */
@@ -38,15 +36,6 @@
 #include "coordinator/negotiator/stall.h"
 #include "runtime/transport/transport.h"
 
-typedef struct dp_schedule dp_schedule_t; /* NULL: this build has none */
-
-/* Flags by which the hooks skip the call when the schedule module has nothing to do. schedule/
- * alone writes them; all 0 in a build without schedules. */
-typedef struct dp_schedule_marks {
-    int may_order;   /* this is the root, and rounds that repeat themselves become a schedule */
-    int in_catch_up; /* something of a schedule that has ended is unsettled, late or deferred */
-} dp_schedule_marks_t;
-
 struct dp_negotiator {
     int rank, size;
     const dp_topology_t *topology; /* borrowed */
@@ -57,7 +46,6 @@ struct dp_negotiator {
     uint64_t *child_position; /* [child_count] the last position in a frame of that child */
 
     uint64_t now_ns;
-    uint32_t epoch;    /* odd: a schedule is active */
     uint64_t position; /* of the last ordered item made (root) or seen */
     uint64_t sequence; /* of the last launch made or seen */
     int is_fatal, is_finished;
@@ -71,8 +59,6 @@ struct dp_negotiator {
     dp_stall_t stall;
     dp_outbox_t out;
     dp_fatal_error_t fatal;
-    dp_schedule_t *schedule;
-    dp_schedule_marks_t marks;
     char progress[DP_PROGRESS_MAX]; /* what this rank is doing, for stall reports */
 
     uint64_t *targets; /* [bit_words] scratch: the branches an ordered item is for */
@@ -85,24 +71,13 @@ static inline int dp_is_root(const dp_negotiator_t *n)
     return n->parent < 0;
 }
 
-/* SCHEDULE begins an odd epoch, SCHEDULE_END an even one. */
-static inline int dp_schedule_is_active(const dp_negotiator_t *n)
-{
-    return (int)(n->epoch & 1u);
-}
-
 /* The branch of this rank itself. */
 static inline int dp_own_branch(const dp_negotiator_t *n)
 {
     return n->child_count;
 }
 
-/* epoch.c: the next epoch begins with the ordered item that is being applied. */
-void dp_epoch_next(dp_negotiator_t *n);
-
 /* flush.c: all that is due becomes frames and outputs. */
 void dp_flush(dp_negotiator_t *n);
-
-#include "coordinator/negotiator/schedule/schedule.h" /* its hooks look into the struct above */
 
 #endif

@@ -2,7 +2,7 @@
  * order.c - the root: appends to the one order that all ranks follow, and decides when.
  *
  * Called by agree.c when a tensor is complete and by flush.c to launch what is due; also by join.c,
- * leave.c, negotiator.c and schedule/give_up.c. On the thread that drives the root's negotiator.
+ * leave.c and negotiator.c. On the thread that drives the root's negotiator.
  *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never
@@ -150,22 +150,6 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
     order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
 }
 
-/* A rank gives up an occurrence that it would have to launch late: it waits for an operation that
- * can only come behind it. The occurrence fails on all ranks. */
-void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank)
-{
-    char what[DP_ENTRY_TEXT_MAX], name[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
-
-    if (!dp_schedule_is_unsettled(n, entry) || entry->arrived.is_complete ||
-        entry->arrived.is_mismatched)
-        return;
-    snprintf(text, sizeof(text),
-             "%s waits for another operation and has not submitted %.*s, which was launched before "
-             "it as in the rounds before",
-             dp_rank_text(n, rank, name), WHAT_IN_TEXT, dp_entry_text(entry, what));
-    order_failure(n, entry, DP_ERR_ORDER, text, NULL, 0);
-}
-
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 /* The lowest that is free; 0: none. */
@@ -257,31 +241,6 @@ static uint32_t pick_companions(dp_entry_t *const *entries, size_t begin, size_t
     return found;
 }
 
-/* The place of a launch among the buckets of the schedule that has ended: behind all that one of
- * its ranks had launched by it, and behind the places of these ranks' later launches. An unsettled
- * occurrence has its place already. */
-static uint64_t find_floor(dp_negotiator_t *n, dp_entry_t *first, dp_entry_t *const *entries,
-                           size_t begin, size_t end)
-{
-    uint64_t behind = 0;
-
-    if (!dp_schedule_has_floors(n)) return 0;
-    for (size_t i = begin; i < end; i++) {
-        const dp_entry_t *entry = i == begin ? first : entries[i];
-
-        if (!goes_with(first, entry, first->arrived.priority) || dp_schedule_is_unsettled(n, entry))
-            continue;
-        behind = dp_max(behind, dp_schedule_floor(n, entry));
-    }
-    for (size_t i = begin; i < end && behind > 0; i++) {
-        const dp_entry_t *entry = i == begin ? first : entries[i];
-
-        if (goes_with(first, entry, first->arrived.priority) && !dp_schedule_is_unsettled(n, entry))
-            dp_schedule_raise_floor(n, entry, behind);
-    }
-    return behind;
-}
-
 /* Sends one LAUNCH of entries[begin] and what goes with it, and takes them out of the list. */
 static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin, size_t count)
 {
@@ -291,15 +250,13 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     dp_group_view_t *view = first->view;
     size_t bytes, end;
     uint32_t found = pick_companions(entries, begin, count, &bytes, &end);
-    int has_children, is_catch_up, is_first = 1;
+    int has_children;
     uint32_t group_index = view != NULL ? view->group_index : 0;
     dp_writer_t writer;
 
     entries[begin] = NULL;
     if (view == NULL && !number_group(n, first, &launch)) return;
     dp_agree_launch_begin(n, &launch, first);
-    launch.behind = find_floor(n, first, entries, begin, end);
-    n->made.ahead = launch.behind;
     n->made.kind = DP_ITEM_LAUNCH;
     n->made.sequence = launch.sequence;
     n->made.count = found;
@@ -316,11 +273,7 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
         launch_entry.last_absmax = entry->arrived.absmax;
         launch_entry.in_place = entry->arrived.in_place;
         write_launched(n, &writer, entry, &launch, has_children);
-        is_catch_up = dp_schedule_is_unsettled(n, entry);
         dp_agree_launch(n, entry, &launch_entry);
-        if (is_catch_up || n->is_fatal) continue;
-        dp_schedule_note_order(n, entry, &launch_entry, is_first);
-        is_first = 0;
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
@@ -402,37 +355,14 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (entry->arrived.absent > 0 && !dp_join_allows(entry)) {
         refuse_absent(n, entry);
-    } else if (!dp_schedule_is_unsettled(n, entry)) {
+    } else {
         hold_back(n, entry);
-    } else if (dp_entry_array_push(&n->order.late, entry) != DP_OK) {
-        dp_fatal_memory(n);
     }
-}
-
-/* Takes late tensors whose turn it is, or all of them, to what is launched next. 0: there is none.
- */
-static int admit_late(dp_negotiator_t *n, int admits_all)
-{
-    dp_entry_array_t *late = &n->order.late;
-    size_t count = late->count, kept = 0;
-
-    for (size_t i = 0; i < count && !n->is_fatal; i++) {
-        dp_entry_t *entry = late->entries[i];
-
-        if (!admits_all && dp_schedule_must_wait(n, entry)) {
-            late->entries[kept++] = entry;
-        } else {
-            hold_back(n, entry);
-        }
-    }
-    late->count = kept;
-    return kept < count;
 }
 
 void dp_order_launch_held(dp_negotiator_t *n)
 {
-    admit_late(n, 1);
-    if (!n->is_fatal) launch_held(n);
+    launch_held(n);
 }
 
 /* Another list of ranks came under the name of a group that waits to be launched. */
@@ -440,7 +370,6 @@ void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     dp_entry_array_remove(&n->order.foreign, entry);
     dp_entry_array_remove(&n->order.complete, entry);
-    dp_entry_array_remove(&n->order.late, entry);
     if (n->order.complete.count == 0) n->order.is_urgent = 0;
 }
 
@@ -454,22 +383,14 @@ static int is_launch_due(const dp_negotiator_t *n)
            n->now_ns - n->order.since_ns >= n->order.hold_ns;
 }
 
-static void launch_due(dp_negotiator_t *n)
+void dp_order_flush(dp_negotiator_t *n)
 {
+    if (n->is_fatal) return;
     if (is_launch_due(n)) {
         launch_held(n);
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
     }
-}
-
-/* A bucket that is settled lets the next one be settled. */
-void dp_order_flush(dp_negotiator_t *n)
-{
-    if (n->is_fatal || dp_schedule_is_active(n)) return;
-    launch_due(n);
-    while (n->order.late.count > 0 && !n->is_fatal && admit_late(n, 0))
-        launch_due(n);
 }
 
 uint64_t dp_order_deadline(const dp_negotiator_t *n)

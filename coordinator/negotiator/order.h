@@ -18,7 +18,6 @@ typedef struct dp_ordering {
     size_t bytes;              /* of these */
     uint64_t since_ns;         /* since when there are any of these */
     int is_urgent;             /* one of them is */
-    dp_entry_array_t late; /* complete, and not their turn to be settled: dp_schedule_must_wait() */
 } dp_ordering_t;
 
 void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry);
@@ -26,18 +25,8 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry);
 void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2]);
-/* A rank gives the tensor up that it should launch late: it fails. */
-void dp_order_give_up(dp_negotiator_t *n, dp_entry_t *entry, int rank);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches all that is complete */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
-/* Empties the queues when an epoch ends: all announcements are void, and those that still hold are
- * made again. */
-static inline void dp_order_forget(dp_ordering_t *order)
-{
-    order->complete.count = order->foreign.count = order->late.count = 0;
-    order->bytes = 0;
-    order->is_urgent = 0;
-}
 uint64_t dp_order_deadline(const dp_negotiator_t *n);
 
 #endif

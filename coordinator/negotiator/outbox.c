@@ -55,9 +55,9 @@ static void destroy_all(dp_out_frame_t *frame)
     }
 }
 
-static void frame_begin(dp_out_frame_t *frame, int target, uint32_t epoch, uint64_t position)
+static void frame_begin(dp_out_frame_t *frame, int target, uint64_t position)
 {
-    dp_frame_header_t header = {0, epoch, position};
+    dp_frame_header_t header = {0, position};
     dp_writer_t writer;
 
     frame->next = NULL;
@@ -85,7 +85,7 @@ static dp_out_frame_t *frame_open(dp_negotiator_t *n, int target, uint64_t posit
         frame_destroy(frame);
         return NULL;
     }
-    frame_begin(frame, target, n->epoch, position);
+    frame_begin(frame, target, position);
     return frame;
 }
 
@@ -247,8 +247,6 @@ static void announce_ready(dp_negotiator_t *n, dp_entry_t *entry)
     if (entry->arrived.absent > 0) flags |= DP_FLAG_ABSENT;
     if (entry->arrived.priority != 0) flags |= DP_FLAG_PRIORITY;
     dp_item_ref(item, DP_ITEM_READY, entry);
-    if (entry->arrived.ahead > 0) flags |= DP_FLAG_AHEAD;
-    item->ahead = entry->arrived.ahead;
     item->absent = entry->arrived.absent;
     item->rank = entry->arrived.absent_rank;
     item->version = entry->version;
@@ -439,7 +437,6 @@ static void drop_outputs(dp_negotiator_t *n)
     while (n->out.output_next < n->out.output_count)
         free(n->out.outputs[n->out.output_next++].text);
     n->out.output_next = n->out.output_count = n->out.launch_entry_count = 0;
-    n->out.must_pause_first = 0;
 }
 
 /* ---- Taking --------------------------------------------------------------------------------- */
@@ -496,20 +493,13 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 
     if (n->out.output_next == n->out.output_count) {
         n->out.output_next = n->out.output_count = n->out.launch_entry_count = 0;
-        if (n->out.kept_back == 0) dp_table_free_retired(&n->table);
+        dp_table_free_retired(&n->table);
         return 0;
     }
     output = &n->out.outputs[n->out.output_next++];
-    if (output->kind == DP_OUTPUT_SCHEDULE_PAUSED) n->out.must_pause_first = 0;
     n->out.output_text = output->text;
     out->kind = output->kind;
     out->sequence = output->sequence;
-    out->is_scheduled = output->is_scheduled;
-    out->until = output->until;
-    out->id = output->id;
-    out->absent = output->absent;
-    out->reason = output->reason;
-    out->culprit = output->culprit;
     out->group = output->group;
     out->group_index = output->group_index;
     out->last_rank = output->last_rank;
@@ -522,15 +512,12 @@ static int next_own_output(dp_negotiator_t *n, dp_output_t *out)
 }
 
 /* Frames first: neighbours are further away than the caller, and a fatal error must be on its way
- * to them before the caller is told. The exception is SCHEDULE_PAUSED. Once REACHED has left, other
- * ranks launch late what this rank has launched early, and it may fail there; so the caller must
- * stop reporting launches as complete before that frame goes. */
+ * to them before the caller is told. */
 int dp_outbox_take(dp_negotiator_t *n, dp_output_t *out)
 {
     memset(out, 0, sizeof(*out));
     free(n->out.output_text);
     n->out.output_text = NULL;
-    if (n->out.must_pause_first && next_own_output(n, out)) return 1;
     if (next_frame(n, out) || next_own_output(n, out)) return 1;
     if (n->is_fatal && !n->fatal.is_told) {
         n->fatal.is_told = 1;
@@ -589,7 +576,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     item->rank = n->fatal.culprit;
     item->text = n->fatal.text;
     item->list_count = 0;
-    frame_begin(frame, DP_TO_NEIGHBOURS, 0, DP_POSITION_NONE); /* ordered items were dropped */
+    frame_begin(frame, DP_TO_NEIGHBOURS, DP_POSITION_NONE); /* ordered items were dropped */
     frame->except = except;
     dp_writer_init(&writer, frame->data, frame->room);
     writer.bytes = frame->bytes;

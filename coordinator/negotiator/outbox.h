@@ -25,29 +25,23 @@ typedef struct dp_out_frame {
 /* A launch, failure or warning for this rank. */
 typedef struct dp_own_output {
     dp_output_kind_t kind;
-    int is_scheduled; /* LAUNCH */
-    uint64_t behind;  /* LAUNCH that waits until this rank has caught up */
     uint64_t sequence;
     uint32_t group, group_index;
     int last_rank;
     size_t entry_begin, entry_count; /* into the launch entries */
     void *request;
-    uint64_t until;
-    uint32_t id, absent;
-    dp_schedule_end_reason_t reason;
-    int culprit;
     dp_status_t status;
     char *text; /* owned */
 } dp_own_output_t;
 
-/* JOIN, KEEP, GIVE_UP or LEFT for the parent. Each follows the READYs of what its rank submitted
+/* JOIN, KEEP or LEFT for the parent. Each follows the READYs of what its rank submitted
  * before. */
 typedef struct dp_notice {
     dp_item_kind_t kind;
     int rank;
     uint32_t group;          /* JOIN */
-    const dp_entry_t *entry; /* KEEP, GIVE_UP */
-    uint64_t position;       /* KEEP, GIVE_UP */
+    const dp_entry_t *entry; /* KEEP */
+    uint64_t position;       /* KEEP */
 } dp_notice_t;
 
 typedef struct dp_outbox {
@@ -64,9 +58,7 @@ typedef struct dp_outbox {
     /* for this rank */
     dp_own_output_t *outputs; /* [output_count], from output_next on still to be taken */
     size_t output_next, output_count, output_room;
-    int must_pause_first; /* SCHEDULE_PAUSED is among them: the caller takes it before any frame */
-    size_t kept_back;     /* outputs kept elsewhere that may point to retired memory */
-    char *output_text;    /* in the caller's hands; owned */
+    char *output_text; /* in the caller's hands; owned */
     dp_launch_entry_t *launch_entries;
     size_t launch_entry_count, launch_entry_room;
     int finished_told;

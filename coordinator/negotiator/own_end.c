@@ -2,14 +2,14 @@
  * own_end.c - the end of what this rank has submitted of a tensor, and the list of entries whose
  * next occurrence own.c looks at.
  *
- * Called by agree.c, own.c, schedule/launch.c and schedule/catch_up.c wherever an occurrence ends,
- * on the thread that drives the negotiator. It must not know why it ends.
+ * Called by agree.c wherever an occurrence ends, on the thread that drives the negotiator. It must
+ * not know why it ends.
  */
 #include "coordinator/negotiator/negotiator_internal.h"
 
 #include <stdlib.h>
 
-/* This rank's submission of the tensor was handed back, or will be by catching up. */
+/* This rank's submission of the tensor was handed back. */
 void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
 {
     entry->own.is_there = 0;
@@ -23,7 +23,7 @@ void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
 
 void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (entry->is_queued || (!entry->own.is_there && !dp_schedule_is_unsettled(n, entry))) return;
+    if (entry->is_queued || !entry->own.is_there) return;
     if (dp_entry_array_push(&n->own.queue, entry) != DP_OK) {
         dp_fatal_memory(n);
         return;

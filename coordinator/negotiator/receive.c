@@ -119,9 +119,6 @@ static int check_ready(dp_negotiator_t *n, int from, int child, const dp_entry_t
     } else if (entry->view == NULL &&
                !is_list_of(n, signature->members, signature->member_count, child)) {
         dp_fatal_protocol(n, from, "%s announced, nobody there is a member", what);
-    } else if (item->ahead >= DP_POSITION_MAX ||
-               (dp_is_root(n) && !dp_schedule_can_be_ahead(n, item->ahead))) {
-        dp_fatal_protocol(n, from, "%s announced ahead of all", what);
     } else if (item->absent > 0 &&
                (entry->view == NULL || dp_group_view_index(entry->view, item->rank) < 0 ||
                 dp_branch_of(n, item->rank) != child ||
@@ -148,8 +145,7 @@ static void receive_ready(dp_negotiator_t *n, int from, int child, dp_item_t *it
                             .absmax = item->absmax,
                             .priority = item->priority,
                             .absent = item->absent,
-                            .absent_rank = item->rank,
-                            .ahead = item->ahead};
+                            .absent_rank = item->rank};
 
     if (entry == NULL || !is_new_announcement(n, from, child, entry, position)) return;
     if (!check_ready(n, from, child, entry, item)) return;
@@ -247,7 +243,7 @@ static void receive_fin(dp_negotiator_t *n, int from, int child)
     n->leave.fin_count++;
 }
 
-/* KEEP and LEFT of a rank that submits nothing more, and GIVE_UP of one that cannot catch up. */
+/* KEEP and LEFT of a rank that submits nothing more. */
 static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_item_t *item)
 {
     dp_entry_t *entry;
@@ -258,10 +254,7 @@ static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_ite
         dp_leave_left(n, item->rank);
     } else if (!is_of_the_past(n, item)) {
         entry = dp_item_entry(n, from, item);
-        if (entry != NULL && item->kind == DP_ITEM_GIVE_UP)
-            dp_schedule_give_up(n, item->rank, item->position, entry);
-        if (entry != NULL && item->kind == DP_ITEM_KEEP)
-            dp_leave_keep(n, item->rank, item->position, entry);
+        if (entry != NULL) dp_leave_keep(n, item->rank, item->position, entry);
     }
 }
 
@@ -279,27 +272,10 @@ static void receive_join(dp_negotiator_t *n, int from, int child, const dp_item_
     }
 }
 
-/* While a schedule is active nothing is negotiated, so a child may send nothing else: items that it
- * sent before it knew of the schedule are of an earlier epoch, and were dropped with their frame.
- */
 static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_t *item,
                                uint64_t position)
 {
-    int is_of_schedule = item->kind == DP_ITEM_DIVERGE || item->kind == DP_ITEM_COUNT ||
-                         item->kind == DP_ITEM_REACHED;
-
-    if (is_of_schedule != dp_schedule_is_active(n)) {
-        dp_fatal_protocol(n, from, "item %d %s", item->kind,
-                          is_of_schedule ? "and no schedule is active"
-                                         : "while a schedule is active");
-        return;
-    }
     switch (item->kind) {
-    case DP_ITEM_DIVERGE:
-    case DP_ITEM_COUNT:
-    case DP_ITEM_REACHED:
-        dp_schedule_from_child(n, from, child, item);
-        break;
     case DP_ITEM_READY:
         receive_ready(n, from, child, item, position);
         break;
@@ -321,7 +297,6 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
         break;
     case DP_ITEM_KEEP:
     case DP_ITEM_LEFT:
-    case DP_ITEM_GIVE_UP:
         receive_leaver(n, from, child, item);
         break;
     case DP_ITEM_FIN:
@@ -342,8 +317,7 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
  * A child's frame carries the last ordered item that the child had seen: not later than ours, and
  * not earlier than in its frame before. A parent's frame carries the position before its first
  * ordered item: everything up to there that was meant for this rank has arrived, as an edge keeps
- * the order. Epochs: a parent is never in another one, as it begins them; a child may still be in
- * the one before.
+ * the order.
  */
 static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader_t *reader,
                               dp_frame_header_t *header)
@@ -357,9 +331,6 @@ static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader
         dp_fatal_protocol(n, from, "malformed header");
     } else if (header->position == DP_POSITION_NONE) {
         return 1; /* the loop lets nothing but FATAL pass */
-    } else if (child < 0 ? header->epoch != n->epoch : header->epoch > n->epoch) {
-        dp_fatal_protocol(n, from, "frame of epoch %" PRIu32 ", this rank is in %" PRIu32,
-                          header->epoch, n->epoch);
     } else if (child < 0 &&
                (header->position < n->position || header->position >= DP_POSITION_MAX)) {
         dp_fatal_protocol(n, from, "frame for position %" PRIu64 ", this rank is at %" PRIu64,
@@ -381,7 +352,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
 {
     int child = child_index(n, from);
     dp_item_t *item = &n->item;
-    dp_frame_header_t header = {0, 0, 0};
+    dp_frame_header_t header = {0, 0};
     dp_reader_t reader;
 
     dp_reader_init(&reader, data, bytes);
@@ -393,17 +364,12 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
     } else {
         check_frame_header(n, from, child, &reader, &header);
     }
-    /* Sent before the sender knew that the epoch had ended: it announces again what still holds. */
-    if (child >= 0 && header.position != DP_POSITION_NONE && header.epoch != n->epoch) return DP_OK;
     while (!n->is_fatal && !n->is_finished && dp_reader_left(&reader) > 0) {
         size_t begin = reader.at;
         dp_status_t status;
 
         /* This rank announces its part of an occurrence before an item ends it. */
-        if (n->own.queue.count > 0) {
-            dp_own_flush(n);
-            dp_schedule_catch_up(n);
-        }
+        dp_own_flush(n);
         if (n->is_fatal) break;
         status = dp_item_read(&reader, item);
         if (status == DP_ERR_NO_MEMORY) {

@@ -32,11 +32,10 @@ static uint32_t hash_name(uint32_t group, const char *name)
     return hash;
 }
 
-dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes, size_t names_kept)
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t names_kept)
 {
     table->names_kept = names_kept > 0 ? names_kept : NAMES_KEPT;
     table->branches = branches;
-    table->schedule_bytes = schedule_bytes;
     table->bit_words = dp_bit_words((size_t)branches);
     table->head_count = table->id_head_count = FIRST_HEADS;
     table->heads = calloc(table->head_count, sizeof(dp_entry_t *));
@@ -178,7 +177,7 @@ static void grow_heads(dp_table_t *table)
 /*
  * An entry is one block, so that a pointer to it stays good and is all that has to be kept:
  *
- *   dp_entry_t | heard | own_expect | ended_for | dp_schedule_entry_t | name
+ *   dp_entry_t | heard | own_expect | ended_for | name
  *                bits    bits: of a   [branches]: of a group to be made
  *                        send too
  */
@@ -190,13 +189,11 @@ static dp_entry_t *entry_create(const dp_table_t *table, const dp_key_t *key)
     dp_entry_t *entry;
 
     if (has_branches) words *= 2;
-    entry = calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + table->schedule_bytes +
-                          name_bytes);
+    entry = calloc(1, sizeof(*entry) + (words + ends) * sizeof(uint64_t) + name_bytes);
     if (entry == NULL) return NULL;
     if (has_branches) entry->own_expect = entry->heard + table->bit_words;
     if (ends > 0) entry->making.ended_for = entry->heard + words;
-    entry->schedule = (dp_schedule_entry_t *)(void *)(entry->heard + words + ends);
-    entry->name = (char *)(entry->heard + words + ends) + table->schedule_bytes;
+    entry->name = (char *)(entry->heard + words + ends);
     memcpy(entry->name, key->name, name_bytes);
     return entry;
 }

@@ -10,8 +10,6 @@
 #include "coordinator/negotiator/group_view.h"
 #include "coordinator/negotiator/messages.h"
 
-typedef struct dp_schedule_entry dp_schedule_entry_t; /* schedule/ alone looks inside */
-
 /* Two signatures of one occurrence, on their way to the root; or, the second being NULL, one and
  * the rank that has left without submitting it. */
 typedef struct dp_conflict {
@@ -57,7 +55,6 @@ typedef struct dp_arrived {
     int absent_rank;  /* one of them, the collective's root if that is one; -1 */
     int is_complete;  /* all branches that take part are ready */
     int in_place;     /* AND of what arrived */
-    uint64_t ahead;   /* maximum of what arrived */
     float absmax;     /* merged from what arrived */
     int32_t priority; /* maximum of what arrived */
     int is_urgent;
@@ -111,7 +108,6 @@ typedef struct dp_entry_stall {
 /* This rank's part of the pending occurrence. own.c */
 typedef struct dp_part {
     int is_submitted; /* it counts as submitted here */
-    int is_early;     /* and was launched by a schedule: there is no request */
     void *request;
 } dp_part_t;
 
@@ -142,10 +138,9 @@ typedef struct dp_entry {
     dp_ended_t ended;
     dp_entry_leave_t leave;
     dp_making_t making;
-    dp_submitted_t own; /* the pending submission, or one to come after an early launch */
-    dp_schedule_entry_t *schedule;
+    dp_submitted_t own; /* the pending submission */
 
-    char *name;           /* behind heard[], likewise the next one, ended_for and the schedule's */
+    char *name;           /* behind heard[], likewise the next one and ended_for */
     uint64_t *own_expect; /* NULL: an ordinary tensor */
     uint64_t heard[];     /* branches that are ready */
 } dp_entry_t;
@@ -160,10 +155,9 @@ typedef struct dp_table {
     uint32_t next_id; /* one more than the last id seen */
     size_t bit_words; /* of heard[] */
     int branches;
-    size_t schedule_bytes; /* of entry->schedule */
-    size_t names_kept;     /* ids that are given at the first launch, and the room of the ring */
-    dp_entry_t **passing;  /* [names_kept], a ring: launched once, and without an id */
-    size_t passing_next;   /* where the next one goes */
+    size_t names_kept;    /* ids that are given at the first launch, and the room of the ring */
+    dp_entry_t **passing; /* [names_kept], a ring: launched once, and without an id */
+    size_t passing_next;  /* where the next one goes */
     void **retired; /* [retired_count] memory that outputs not yet taken may point to; owned */
     size_t retired_count, retired_room;
 } dp_table_t;
@@ -182,8 +176,7 @@ typedef struct dp_key {
 } dp_key_t;
 
 /* table.c */
-dp_status_t dp_table_init(dp_table_t *table, int branches, size_t schedule_bytes,
-                          size_t names_kept);
+dp_status_t dp_table_init(dp_table_t *table, int branches, size_t names_kept);
 void dp_table_fini(dp_table_t *table);
 dp_entry_t *dp_table_find(const dp_table_t *table, const dp_key_t *key);
 /* The next entry of that name in the group, whatever ranks it is for; after: NULL, the first. */

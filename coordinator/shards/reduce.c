@@ -8,9 +8,8 @@
  * With replicas the sum goes node by node where a group is a node, in the order in which an
  * allreduce of all ranks adds, and is divided once at the end: so the bits are the same. The second
  * operation needs the result of the first, and all ranks submit it at the same place in every step:
- * ready() waits for the group that was ready two calls before. DP_ORDER_PROGRAM asks for that, and
- * a cached schedule takes it that a rank never waits for an operation before it submits one that
- * had come earlier in another step (docs/protocol.md). Called on the program's thread.
+ * ready() waits for the group that was ready two calls before. DP_ORDER_PROGRAM asks for that.
+ * Called on the program's thread.
  */
 #include "coordinator/api/model/decision.h"
 #include "coordinator/api/operation/wait.h"

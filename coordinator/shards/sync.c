@@ -14,7 +14,6 @@
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/model/decision.h"
 #include "coordinator/api/model/lists.h"
-#include "coordinator/api/world/query.h"
 #include "coordinator/shards/shards.h"
 
 /* ---- Before --------------------------------------------------------------------------------- */
@@ -113,7 +112,6 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
     waited = dp_span_wait(&met, NULL);
     if (status == DP_OK) status = waited;
     if (status == DP_OK) status = add_other_rows(shards, &rows);
-    dp_context_round(shards->context);
     if (status == DP_OK && shards->check) status = dp_shards_compare_weights(shards);
     if (status == DP_OK) {
         dp_tally_merge(&total, &rows);

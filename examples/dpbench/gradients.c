@@ -38,9 +38,7 @@ static size_t fill_counts(size_t *counts)
 }
 
 /* A step: a barrier, so that ranks start together; all submissions; all waits. The figures per step
- * are counted from the first step behind the warm-up, when schedules are cached and memory is
- * there.
- */
+ * are counted from the first step behind the warm-up, when memory is there. */
 void bench_gradients(const bench_t *bench)
 {
     int iterations = bench->options.iterations > 0 ? bench->options.iterations : 15;
@@ -69,7 +67,6 @@ void bench_gradients(const bench_t *bench)
     for (int i = -bench->options.warmup; i < iterations; i++) {
         uint64_t begin;
 
-        /* the barrier is part of the step, as a schedule covers whole steps */
         dp_step_begin(bench->dp, (uint64_t)i + (uint64_t)bench->options.warmup);
         bench_barrier(bench);
         if (i == 0) bench_must(bench, dp_stats_get(bench->dp, &before), "stats");
@@ -94,14 +91,11 @@ void bench_gradients(const bench_t *bench)
 
         printf("step: median %.1f ms, p95 %.1f ms, %.2f GB/s of payload (%d steps)\n", median, p95,
                (double)total * 4.0 / median / 1e6, iterations);
-        printf(
-            "per step: %.1f buckets, %.1f scheduled, %.1f control messages sent, %.1f MB packed, "
-            "%.1f MB wire\n",
-            (double)(after.buckets - before.buckets) / steps,
-            (double)(after.scheduled_launches - before.scheduled_launches) / steps,
-            (double)(after.control_sent - before.control_sent) / steps,
-            (double)(after.bytes_packed - before.bytes_packed) / steps / 1e6,
-            (double)(after.bytes_wire - before.bytes_wire) / steps / 1e6);
+        printf("per step: %.1f buckets, %.1f control messages sent, %.1f MB packed, %.1f MB wire\n",
+               (double)(after.buckets - before.buckets) / steps,
+               (double)(after.control_sent - before.control_sent) / steps,
+               (double)(after.bytes_packed - before.bytes_packed) / steps / 1e6,
+               (double)(after.bytes_wire - before.bytes_wire) / steps / 1e6);
     }
     bench_free(bench, arena);
     free(times);

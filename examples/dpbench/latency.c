@@ -2,9 +2,7 @@
  * latency.c - what a small tensor waits for: agreement, launch, wake-ups; and what idling costs.
  *
  * Ranks of one node share a clock, so an operation's latency is taken from the moment the last
- * rank submitted to the end of the slowest wait: late wake-ups from the pause do not count. Each
- * pause is measured twice: with one name, whose schedule is soon cached, and negotiated, with names
- * in which no schedule can be found.
+ * rank submitted to the end of the slowest wait: late wake-ups from the pause do not count.
  *
  *     rank 0   sleep ........ submit [---------- wait ----------]
  *     rank 1   sleep ............ submit [------- wait -----------]
@@ -37,52 +35,30 @@ static double cpu_seconds(void)
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* The i-th name of a sequence in which no part comes twice in a row, so that no schedule is found
- * in it: differences of neighbours in the sequence of Thue and Morse. */
-static const char *restless_name(unsigned i)
-{
-    static const char *const names[] = {"bench.latency.a", "bench.latency.b", "bench.latency.c"};
-    int parity = __builtin_parity(i), next = __builtin_parity(i + 1);
-
-    return names[(next - parity + 3) % 3];
-}
-
-static uint64_t scheduled_launches(const bench_t *bench)
-{
-    dp_stats_t stats = DP_STATS_INIT;
-
-    bench_must(bench, dp_stats_get(bench->dp, &stats), "stats");
-    return stats.scheduled_launches;
-}
-
 /* Each rank keeps its own moments; the maxima over the ranks are taken behind the loop, so that the
  * measurement sends nothing of its own between two operations. */
-static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int is_steady)
+static void measure(const bench_t *bench, uint64_t gap_ns, int iterations)
 {
     double *submits = calloc((size_t)iterations, sizeof(double));
     double *ends = calloc((size_t)iterations, sizeof(double));
     dp_handle_t *handle;
     float *value = bench_alloc(bench, sizeof(*value));
-    uint64_t scheduled = 0;
 
     if (submits == NULL || ends == NULL) exit(1);
     for (int i = -bench->options.warmup; i < iterations; i++) {
-        const char *name =
-            is_steady ? "bench.latency" : restless_name((unsigned)(i + bench->options.warmup));
         uint64_t submit;
 
-        if (i == 0) scheduled = scheduled_launches(bench);
         if (gap_ns > 0) sleep_until(bench_now_ns() + gap_ns);
         submit = bench_now_ns();
         bench_must(bench,
-                   dp_allreduce(dp_world(bench->dp), name, value, value, 1, DP_F32, NULL, &handle),
+                   dp_allreduce(dp_world(bench->dp), "bench.latency", value, value, 1, DP_F32, NULL,
+                                &handle),
                    "allreduce");
         bench_must(bench, dp_wait(handle, -1.0, NULL), "allreduce");
         if (i < 0) continue;
         submits[i] = (double)submit / 1e3;
         ends[i] = (double)bench_now_ns() / 1e3;
     }
-    scheduled = scheduled_launches(bench) - scheduled;
     bench_max(bench, submits, (size_t)iterations);
     bench_max(bench, ends, (size_t)iterations);
     for (int i = 0; i < iterations; i++)
@@ -91,9 +67,8 @@ static void measure(const bench_t *bench, uint64_t gap_ns, int iterations, int i
         double p95 = bench_quantile(ends, (size_t)iterations, 0.95);
         double p5 = bench_quantile(ends, (size_t)iterations, 0.05);
 
-        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations, %.0f %% scheduled)\n",
-               (double)gap_ns / 1e3, p5, bench_quantile(ends, (size_t)iterations, 0.5), p95,
-               iterations, 100.0 * (double)scheduled / (double)iterations);
+        printf("%10.1f us idle %10.1f %10.1f %10.1f   (%d iterations)\n", (double)gap_ns / 1e3, p5,
+               bench_quantile(ends, (size_t)iterations, 0.5), p95, iterations);
         fflush(stdout);
     }
     bench_free(bench, value);
@@ -113,7 +88,6 @@ void bench_latency(const bench_t *bench)
 
     if (dp_rank(bench->dp) == 0) {
         printf("# 4-byte allreduce, us from the last submission to the last completion;\n"
-               "# each pause by a cached schedule where DP_SCHEDULE=auto, then negotiated\n"
                "#%17s %10s %10s %10s\n",
                "", "p5", "median", "p95");
     }
@@ -121,8 +95,7 @@ void bench_latency(const bench_t *bench)
         int iterations =
             bench->options.iterations > 0 ? bench->options.iterations : rows[i].iterations;
 
-        measure(bench, rows[i].gap_ns, iterations, 1);
-        measure(bench, rows[i].gap_ns, iterations, 0);
+        measure(bench, rows[i].gap_ns, iterations);
     }
     bench_barrier(bench);
     before = cpu_seconds();

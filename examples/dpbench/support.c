@@ -62,8 +62,8 @@ void bench_free(const bench_t *bench, void *memory)
     free(memory);
 }
 
-/* A sum, which no rank has before all have come. Unlike dp_barrier() it can be part of a cached
- * schedule, so the operations measured between two of them can be too. */
+/* A sum, which no rank has before all have come. Unlike dp_barrier() it is not agreed on where the
+ * program's own order holds. */
 void bench_barrier(const bench_t *bench)
 {
     dp_handle_t *handle;

@@ -69,7 +69,6 @@ static const char *const table[][2] = {
     {"ssh-identity-file", "write --ssh \"ssh -i FILE\""},
     {"fusion-threshold-mb", "write --fusion-bytes 64M"},
     {"cycle-time-ms", "write --fusion-hold 200us"},
-    {"disable-cache", "write --schedule off"},
     {"timeline-filename", "write --timeline FILE"},
     {"log-level", "write --log debug"},
     {"verbose", "write --log debug"},

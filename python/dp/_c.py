@@ -98,8 +98,7 @@ class Stats(Sized):
     _fields_ = [("size", c_size_t)] + [(name, c_uint64) for name in (
         "submitted", "completed", "failed", "buckets", "bytes_reduced", "bytes_packed",
         "bytes_wire", "control_sent", "control_received", "wait_ns", "skew_ns", "transfer_ns",
-        "coordinator_cpu_ns", "launch_cpu_ns", "trace_dropped", "schedules", "schedule_ends",
-        "scheduled_launches")] + [("schedule_end_reason", c_char_p)]
+        "coordinator_cpu_ns", "launch_cpu_ns", "trace_dropped")]
 
 
 STRUCTS = {"dp_init_options_t": InitOptions, "dp_group_options_t": GroupOptions,

@@ -192,9 +192,7 @@ class Context:
         """Counters since init()."""
         stats = _c.Stats()
         self.check(lib.stats_get(self.pointer, stats))
-        values = Stats((field[0], getattr(stats, field[0])) for field in _c.Stats._fields_[1:])
-        values["schedule_end_reason"] = (stats.schedule_end_reason or b"").decode()
-        return values
+        return Stats((field[0], getattr(stats, field[0])) for field in _c.Stats._fields_[1:])
 
     # ---- Waiting ------------------------------------------------------------------------------
 

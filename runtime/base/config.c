@@ -81,8 +81,6 @@ static const setting_t table[] = {
            "How launches are ordered; program: as each rank submits them, without agreement."),
     INTEGER("TREE_ARITY", "8", tree_arity, PLAN, 1, 64,
             "Children of a node in the negotiation tree."),
-    CHOICE("SCHEDULE", "auto", schedule, PLAN, "off|auto", 0,
-           "auto: launch rounds that repeat by a cached schedule, without asking; not on a GPU."),
     YES_NO("CHECK", "0", check, PLAN,
            "Checksum buffers in flight and compare weights between ranks; slow."),
     INTEGER("CHECK_REPLICAS", "0", check_replicas, PLAN, 0, 1 << 30,

@@ -21,9 +21,8 @@ typedef struct plan {
     scale_options_t options;
     int sizes[SIZES_MAX];
     int size_count;
-    int batch;           /* tensors submitted together, as a backward pass makes them */
-    uint64_t gap_ns;     /* between two batches */
-    int scheduled_steps; /* over which the figures are averaged */
+    int batch;       /* tensors submitted together, as a backward pass makes them */
+    uint64_t gap_ns; /* between two batches */
     double memory_gib;
 } plan_t;
 
@@ -40,7 +39,6 @@ static const char help[] =
     "  --tensors N           of a step: 148, as GPT-2 has\n"
     "  --batch N             that a backward pass submits at a time: 12\n"
     "  --gap-us X            between two batches: 2000\n"
-    "  --scheduled-steps N   under the cached schedule: 4\n"
     "  --memory-gib X        worlds that would take more get fewer tensors: 10.5\n";
 
 /* ---- Formulas ------------------------------------------------------------------------------- */
@@ -114,13 +112,11 @@ static void print_head(const scale_world_t *world)
            "mean", "root", "launch, us");
 }
 
-/* times: steps that the figures are of. */
-static void print_cost(const char *name, const scale_cost_t *cost, int times)
+static void print_cost(const char *name, const scale_cost_t *cost)
 {
-    printf("%-32s %11.2f%11.2f%11.2f   %6u   %10.0f %10.0f   %13.1f\n", name,
-           cost->mean_messages / times, (double)cost->max_messages / times,
-           (double)cost->root_messages / times, cost->waited, cost->mean_bytes / times,
-           (double)cost->root_bytes / times, cost->us);
+    printf("%-32s %11.2f%11.2f%11.2f   %6u   %10.0f %10.0f   %13.1f\n", name, cost->mean_messages,
+           (double)cost->max_messages, (double)cost->root_messages, cost->waited, cost->mean_bytes,
+           (double)cost->root_bytes, cost->us);
     fflush(stdout);
 }
 
@@ -178,51 +174,43 @@ static void at_once(scale_world_t *world, const char *name, int first, int count
     scale_submit(world, first, count);
     scale_run(world, UINT64_MAX);
     scale_end(world, name, (uint32_t)count, 0, from_ns, cost);
-    print_cost(name, cost, 1);
+    print_cost(name, cost);
 }
 
 /* The latency is the last batch's. */
-static void in_batches(scale_world_t *world, const plan_t *plan, const char *name, int steps)
+static void in_batches(scale_world_t *world, const plan_t *plan, const char *name)
 {
     int tensors = plan->options.tensors;
     uint64_t from_ns = 0;
     scale_cost_t cost;
 
     scale_begin(world);
-    for (int step = 0; step < steps; step++) {
-        for (int first = 0; first < tensors; first += plan->batch) {
-            scale_progress(world, name, step, steps);
-            scale_run(world, world->now_ns + plan->gap_ns);
-            from_ns = world->now_ns;
-            scale_submit(world, first, dp_min(plan->batch, tensors - first));
-        }
+    for (int first = 0; first < tensors; first += plan->batch) {
+        scale_progress(world, name, first / plan->batch, (tensors - 1) / plan->batch + 1);
+        scale_run(world, world->now_ns + plan->gap_ns);
+        from_ns = world->now_ns;
+        scale_submit(world, first, dp_min(plan->batch, tensors - first));
     }
     scale_run(world, UINT64_MAX);
-    scale_end(world, name, (uint32_t)(steps * tensors), 0, from_ns, &cost);
-    print_cost(name, &cost, steps);
+    scale_end(world, name, (uint32_t)tensors, 0, from_ns, &cost);
+    print_cost(name, &cost);
 }
 
-/* Events that every rank notes once: a schedule, its end, the goodbye. */
-static void turn(scale_world_t *world, const char *name,
-                 void (*input)(dp_negotiator_t *negotiator, uint64_t now_ns), int ranks)
+static void say_goodbye(scale_world_t *world)
 {
+    static const char name[] = "all say goodbye";
     scale_cost_t cost;
     uint64_t from_ns;
 
     scale_begin(world);
     from_ns = world->now_ns;
-    for (int r = 0; r < ranks; r++) {
-        input(world->ranks[r].negotiator, from_ns);
+    for (int r = 0; r < world->options.size; r++) {
+        dp_negotiator_finalize(world->ranks[r].negotiator, from_ns);
         scale_wake(world, r);
     }
     scale_run(world, UINT64_MAX);
     scale_end(world, name, 0, 1, from_ns, &cost);
-    print_cost(name, &cost, 1);
-}
-
-static void end_schedule(dp_negotiator_t *negotiator, uint64_t now_ns)
-{
-    dp_negotiator_end_schedule(negotiator, "the bench ends it", now_ns);
+    print_cost(name, &cost);
 }
 
 /* What a rank has taken in a world, by which the next one is judged. */
@@ -285,19 +273,14 @@ static void run_size(const plan_t *plan, int size, taken_t *taken)
     scale_world_init(&world, &options);
     taken->empty = scale_bytes(&world, &most);
     print_head(&world);
-    for (int r = 0; r < size; r++) /* from here on a round is what lies between two such calls */
-        dp_negotiator_round(world.ranks[r].negotiator, 0);
     at_once(&world, "first step, all at once", 0, tensors, &cost);
     at_once(&world, "negotiated, all at once", 0, tensors, &negotiated);
-    at_once(&world, "barrier", tensors, 1, &cost); /* which no plan holds: the next round is new */
-    in_batches(&world, plan, "negotiated, in batches", 1);
-    turn(&world, "the schedule begins", dp_negotiator_round, size);
-    in_batches(&world, plan, "scheduled, in batches", plan->scheduled_steps);
-    turn(&world, "the schedule ends", end_schedule, 1);
+    at_once(&world, "barrier", tensors, 1, &cost);
+    in_batches(&world, plan, "negotiated, in batches");
     print_models(plan, size, &negotiated, batches);
     print_memory(&world);
     taken->full = scale_bytes(&world, &most);
-    turn(&world, "all say goodbye", dp_negotiator_finalize, size);
+    say_goodbye(&world);
     scale_world_fini(&world);
 }
 
@@ -323,7 +306,6 @@ enum {
     OPTION_TENSORS,
     OPTION_BATCH,
     OPTION_GAP,
-    OPTION_SCHEDULED,
     OPTION_MEMORY,
     OPTION_HELP
 };
@@ -344,7 +326,6 @@ static void set_option(plan_t *plan, int option, const char *name, const char *t
     if (option == OPTION_TENSORS) plan->options.tensors = (int)number(name, text, 1, 1e4);
     if (option == OPTION_BATCH) plan->batch = (int)number(name, text, 1, 1e4);
     if (option == OPTION_GAP) plan->gap_ns = (uint64_t)(us * number(name, text, 0, 1e6));
-    if (option == OPTION_SCHEDULED) plan->scheduled_steps = (int)number(name, text, 1, 1e4);
     if (option == OPTION_MEMORY) plan->memory_gib = number(name, text, 0, 1e6);
 }
 
@@ -360,7 +341,6 @@ static void read_options(plan_t *plan, int argc, char **argv)
         {"tensors", required_argument, NULL, OPTION_TENSORS},
         {"batch", required_argument, NULL, OPTION_BATCH},
         {"gap-us", required_argument, NULL, OPTION_GAP},
-        {"scheduled-steps", required_argument, NULL, OPTION_SCHEDULED},
         {"memory-gib", required_argument, NULL, OPTION_MEMORY},
         {"help", no_argument, NULL, OPTION_HELP},
         {NULL, 0, NULL, 0},
@@ -395,7 +375,6 @@ int main(int argc, char **argv)
                    .size_count = 6,
                    .batch = 12,
                    .gap_ns = 2000000,
-                   .scheduled_steps = 4,
                    .memory_gib = 10.5};
     taken_t taken = {0};
 

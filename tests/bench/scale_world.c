@@ -161,18 +161,18 @@ static scale_event_t pop_event(scale_world_t *world)
     return first;
 }
 
-static void schedule(scale_world_t *world, int rank)
+static void wake_soon(scale_world_t *world, int rank)
 {
     scale_rank_t *self = &world->ranks[rank];
 
-    if (self->is_scheduled) return;
-    self->is_scheduled = 1;
+    if (self->will_run) return;
+    self->will_run = 1;
     push_event(world, dp_max(world->now_ns, self->busy_ns), rank, NULL);
 }
 
 void scale_wake(scale_world_t *world, int rank)
 {
-    schedule(world, rank);
+    wake_soon(world, rank);
 }
 
 /* ---- Outputs -------------------------------------------------------------------------------- */
@@ -261,19 +261,14 @@ static void take_output(scale_world_t *world, int rank, const dp_output_t *out)
     case DP_OUTPUT_LAUNCH:
         take_launch(world, rank, out);
         break;
-    case DP_OUTPUT_SCHEDULE_BEGAN:
-    case DP_OUTPUT_SCHEDULE_ENDED:
     case DP_OUTPUT_FINISHED:
         self->noted++;
         note(world, self);
-        break;
-    case DP_OUTPUT_SCHEDULE_PAUSED:
         break;
     case DP_OUTPUT_JOINED:
     case DP_OUTPUT_FAIL:
     case DP_OUTPUT_FATAL:
     case DP_OUTPUT_WARN:
-    case DP_OUTPUT_SETTLED:
         scale_die("%d ranks: rank %d: output %d: %s", world->options.size, rank, (int)out->kind,
                   out->text != NULL ? out->text : "");
     }
@@ -327,13 +322,13 @@ static void work(scale_world_t *world, int rank)
     scale_rank_t *self = &world->ranks[rank];
 
     self->busy_ns = world->now_ns;
-    self->is_scheduled = 0;
+    self->will_run = 0;
     if (self->first == NULL) {
         drain(world, rank);
         return;
     }
     take_message(world, rank);
-    schedule(world, rank);
+    wake_soon(world, rank);
 }
 
 static void arrive(scale_world_t *world, int rank, scale_message_t *message)
@@ -342,7 +337,7 @@ static void arrive(scale_world_t *world, int rank, scale_message_t *message)
 
     *self->last = message;
     self->last = &message->next;
-    schedule(world, rank);
+    wake_soon(world, rank);
 }
 
 void scale_run(scale_world_t *world, uint64_t until_ns)
@@ -472,8 +467,7 @@ static void init_rank(scale_world_t *world, int rank)
                                        .size = world->options.size,
                                        .topology = &world->topology,
                                        .links = &self->links,
-                                       .fusion_bytes = (size_t)64 << 20,
-                                       .may_schedule = 1};
+                                       .fusion_bytes = (size_t)64 << 20};
 
     self->last = &self->first;
     charged = &self->allocated;

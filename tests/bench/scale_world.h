@@ -38,7 +38,7 @@ typedef struct scale_rank {
     dp_tree_links_t links;
     scale_message_t *first, **last; /* arrived, not taken yet */
     uint64_t busy_ns;               /* its thread is at work until then */
-    int is_scheduled;
+    int will_run;
     int64_t allocated; /* bytes its negotiator holds, with what malloc adds to them */
     /* Since scale_begin(): */
     uint32_t sent, received;
@@ -46,7 +46,7 @@ typedef struct scale_rank {
     uint32_t received_before; /* the last submission */
     uint32_t waited;          /* messages received between a submission and its launches, at most */
     uint32_t launched;        /* tensors */
-    uint32_t noted;           /* schedules, schedule_ends, goodbyes */
+    uint32_t noted;           /* goodbyes */
     uint64_t order;           /* a digest of the launches, their places and their tensors */
 } scale_rank_t;
 

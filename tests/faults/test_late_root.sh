@@ -11,7 +11,6 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' TERM INT
 mkdir -m 700 "$work/run"
 export XDG_RUNTIME_DIR=$work/run TMPDIR=$work/run DP_FUSION_BYTES=1M
-export DP_SCHEDULE=off # in a cached schedule ranks 1 and 3 rarely wait for each other then
 unset DP_RANK DP_SIZE
 cd "$work" || exit 1
 

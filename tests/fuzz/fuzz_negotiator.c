@@ -22,9 +22,8 @@
 #define LEAVES 4u
 #define HAS_GROUP 8u
 #define JOINS 16u
-#define PENDS 32u   /* something is pending in the group, or the group itself */
-#define CHILD 64u   /* the child has said the same as this rank */
-#define CACHED 128u /* a schedule is active, with PENDS: and paused, with JOINS: and ended */
+#define PENDS 32u /* something is pending in the group, or the group itself */
+#define CHILD 64u /* the child has said the same as this rank */
 
 static const int32_t members[] = {1, 2};
 
@@ -74,85 +73,14 @@ static void set_signature(dp_item_t *item, const dp_signature_t *signature)
     memcpy(&item->signature, &signature, sizeof(void *));
 }
 
-static void write_frame_of(dp_writer_t *writer, uint32_t epoch, uint64_t position,
-                           const dp_item_t *item, const dp_item_t *entry)
+static void write_frame(dp_writer_t *writer, uint64_t position, const dp_item_t *item,
+                        const dp_item_t *entry)
 {
-    dp_frame_header_t header = {0, epoch, position};
+    dp_frame_header_t header = {0, position};
 
     dp_frame_write_header(writer, &header);
     dp_item_write(writer, item);
     if (entry != NULL) dp_item_write_entry(writer, entry);
-}
-
-static void write_frame(dp_writer_t *writer, uint64_t position, const dp_item_t *item,
-                        const dp_item_t *entry)
-{
-    write_frame_of(writer, 0, position, item, entry);
-}
-
-static uint64_t scheduled_rounds[] = {1};
-
-static void say(dp_negotiator_t *negotiator, int from, uint32_t epoch, uint64_t position,
-                dp_item_kind_t kind)
-{
-    dp_item_t item;
-    uint8_t data[256];
-    dp_writer_t writer;
-
-    memset(&item, 0, sizeof(item));
-    item.kind = kind;
-    item.text = "because";
-    item.rank = 2;
-    item.rounds = scheduled_rounds;
-    item.round_count = 1;
-    item.sequence = item.stride = item.count = 1;
-    item.high = kind == DP_ITEM_REACHED ? 0 : 1;
-    dp_writer_init(&writer, data, sizeof(data));
-    write_frame_of(&writer, epoch, position, &item, NULL);
-    if (kind == DP_ITEM_SCHEDULE) { /* one bucket of tensor 0 */
-        dp_write_u32(&writer, 1);
-        dp_write_u32(&writer, 0);
-        dp_write_u8(&writer, 0);
-        dp_write_u32(&writer, 0);
-    }
-    (void)dp_negotiator_message(negotiator, from, data, writer.bytes, 1);
-    take_all(negotiator);
-}
-
-/* One tensor, agreed on by all, that a schedule launches after that. */
-static void begin_schedule(dp_negotiator_t *negotiator, unsigned past)
-{
-    dp_item_t item, entry;
-    uint8_t data[512];
-    dp_writer_t writer;
-
-    memset(&item, 0, sizeof(item));
-    memset(&entry, 0, sizeof(entry));
-    item.kind = DP_ITEM_READY;
-    item.id = DP_ID_NONE;
-    item.root = item.peer = entry.root = entry.peer = -1;
-    item.name = entry.name = "wte";
-    item.flags = DP_FLAG_SIGNATURE;
-    set_signature(&item, &sum);
-    dp_writer_init(&writer, data, sizeof(data));
-    write_frame(&writer, 0, &item, NULL);
-    (void)dp_negotiator_message(negotiator, 2, data, writer.bytes, 1);
-    take_all(negotiator);
-    item.kind = DP_ITEM_LAUNCH;
-    item.sequence = item.count = 1;
-    entry.flags = DP_FLAG_NAME;
-    dp_writer_init(&writer, data, sizeof(data));
-    write_frame(&writer, 0, &item, &entry);
-    (void)dp_negotiator_message(negotiator, 0, data, writer.bytes, 1);
-    take_all(negotiator);
-    say(negotiator, 0, 0, 1, DP_ITEM_SCHEDULE);
-    submit(negotiator, DP_GROUP_WORLD, "wte", &sum);
-    take_all(negotiator);
-    if (past & PENDS) say(negotiator, 0, 1, 2, DP_ITEM_PAUSE);
-    if ((past & PENDS) && (past & JOINS)) {
-        say(negotiator, 2, 1, 2, DP_ITEM_REACHED);
-        say(negotiator, 0, 1, 2, DP_ITEM_SCHEDULE_END);
-    }
 }
 
 /* What child and parent say when the group is made. */
@@ -221,18 +149,6 @@ static void live(dp_negotiator_t *negotiator, const uint8_t *data, size_t bytes)
     const unsigned past = data[0];
 
     submit(negotiator, DP_GROUP_WORLD, "wte", &sum);
-    if (past & CACHED) {
-        begin_schedule(negotiator, past);
-        if (past & LEAVES) dp_negotiator_finalize(negotiator, 2);
-        dp_negotiator_message(negotiator, past & FROM_CHILD ? 2 : 0, data + 1, bytes - 1, 3);
-        take_all(negotiator);
-        dp_negotiator_waits(negotiator, 4);
-        dp_negotiator_tick(negotiator, 2000000000);
-        submit(negotiator, DP_GROUP_WORLD, "wte", &sum);
-        submit(negotiator, DP_GROUP_WORLD, "wpe", &sum);
-        take_all(negotiator);
-        return;
-    }
     if (past & HAS_GROUP) make_group(negotiator);
     if ((past & PENDS) && (past & HAS_GROUP)) submit(negotiator, GROUP, "wte", &sum);
     if ((past & PENDS) && !(past & HAS_GROUP)) submit(negotiator, DP_GROUP_UNBORN, "tp", &create);
@@ -252,7 +168,7 @@ static void live(dp_negotiator_t *negotiator, const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const char *const hosts[RANKS] = {"a", "b", "c"};
-    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 1, 1, 2};
+    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 2};
     dp_negotiator_t *negotiator = NULL;
     dp_topology_t topology;
     dp_tree_links_t links;
@@ -313,16 +229,6 @@ static const seed_t seeds[] = {
     {DP_ITEM_LAUNCH, HAS_GROUP | JOINS | CHILD, GROUP, 0,
      DP_FLAG_NAME | DP_FLAG_ABSENT | DP_FLAG_SIGNATURE},
     {DP_ITEM_LAUNCH, PENDS | CHILD, DP_GROUP_UNBORN, 0, DP_FLAG_NAME | DP_FLAG_BORN},
-    {DP_ITEM_DIVERGE, CACHED | FROM_CHILD, 0, 0, 0},
-    {DP_ITEM_COUNT, CACHED | FROM_CHILD, 0, 0, 0},
-    {DP_ITEM_REACHED, CACHED | FROM_CHILD | PENDS, 0, 0, 0},
-    {DP_ITEM_CONFIRM, CACHED, 0, 0, 0},
-    {DP_ITEM_PAUSE, CACHED, 0, 0, 0},
-    {DP_ITEM_SCHEDULE_END, CACHED | PENDS, 0, 0, 0},
-    {DP_ITEM_READY, CACHED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_GIVE_UP, CACHED | FROM_CHILD | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_LAUNCH, CACHED | PENDS | JOINS, 0, 0, 0},
-    {DP_ITEM_FAILURE, CACHED | PENDS | JOINS, 0, 0, 0},
     {DP_ITEM_CONTEST, FROM_CHILD, DP_GROUP_UNBORN, 0, 0},
     {DP_ITEM_CONTEST, FROM_CHILD | PENDS | CHILD, DP_GROUP_UNBORN, 0, 0},
 };
@@ -353,14 +259,6 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.status = DP_ERR_MISMATCH;
     item.sequence = seed->past & HAS_GROUP ? 2 : 1;
     item.count = item.kind == DP_ITEM_LAUNCH;
-    item.rounds = scheduled_rounds;
-    item.round_count = 1;
-    item.high = item.kind == DP_ITEM_SCHEDULE_END;
-    if (seed->past & CACHED) {
-        item.id = 0;
-        item.version = 1;
-        item.sequence = 3;
-    }
     item.round = item.missing.count = item.missing.named = 1;
     item.list = members;
     item.list_count = 2;
@@ -378,13 +276,6 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
     item.other = &other;
     dp_writer_init(&writer, data, room);
     dp_write_u8(&writer, (uint8_t)(seed->past | TAKEN));
-    if (seed->past & CACHED) {
-        int is_over = (seed->past & JOINS) != 0;
-
-        write_frame_of(&writer, is_over ? 2 : 1, is_over ? 3 : 2, &item,
-                       item.kind == DP_ITEM_LAUNCH ? &entry : NULL);
-        return writer.failed ? 0 : writer.bytes;
-    }
     write_frame(&writer,
                 item.kind == DP_ITEM_FATAL                               ? DP_POSITION_NONE
                 : (seed->past & HAS_GROUP) && !(seed->past & FROM_CHILD) ? 1

@@ -5,7 +5,7 @@
 #
 #   run.sh [--only PATTERN]... [--jobs J] [--all] [--unchecked] [--list]
 #
-#   --only PATTERN  errors whose file name contains it, as in 07 or schedule; may be given several times
+#   --only PATTERN  errors whose file name contains it, as in 07 or agree; may be given several times
 #   --jobs J        so many errors at the same time (one for each core)
 #   --all           run every program, also after enough have found the error
 #   --unchecked     do not run the unchanged sources first
@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
 done
 
 # The protocol, what it needs, and the programs that check it, without the rest of libdp.
-sources="$(cd "$root" && printf '%s\n' coordinator/negotiator/*.c coordinator/negotiator/schedule/*.c | grep -v schedule/none.c)
+sources="$(cd "$root" && printf '%s\n' coordinator/negotiator/*.c)
     runtime/group/topology.c runtime/base/wire.c runtime/base/status.c runtime/engine/engine.c"
 folders="coordinator include kernels fusion runtime tests/sim tests/unit"
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
@@ -43,23 +43,21 @@ flags="-std=c17 -O1 -g -D_GNU_SOURCE -DDP_ASSERTS=1 -w -I. -Iinclude"
 # Name, how it is compiled, what it is made of. Quick ones first.
 programs=(
     "sim_scenarios checked tests/sim/scenarios.c,tests/sim/scenario_world.c,tests/sim/world.c,tests/sim/world_end.c,tests/unit/fail_allocation.c"
-    "sim_scenarios_schedule checked tests/sim/scenarios_schedule.c,tests/sim/scenario_world.c,tests/sim/world.c,tests/sim/world_end.c"
     "test_signature checked tests/unit/coordinator/negotiator/test_signature.c"
     "test_negotiator checked tests/unit/coordinator/negotiator/test_negotiator.c,tests/sim/world.c,tests/sim/world_end.c"
     "test_negotiator_groups checked tests/unit/coordinator/negotiator/test_negotiator_groups.c,tests/sim/world.c,tests/sim/world_end.c"
     "test_negotiator_priority checked tests/unit/coordinator/negotiator/test_negotiator_priority.c,tests/sim/world.c,tests/sim/world_end.c"
-    "test_negotiator_schedule checked tests/unit/coordinator/negotiator/test_negotiator_schedule.c,tests/sim/world.c,tests/sim/world_end.c"
     "test_stall checked tests/unit/coordinator/negotiator/test_stall.c,tests/sim/world.c,tests/sim/world_end.c"
     "test_negotiator_memory plain tests/unit/coordinator/negotiator/test_negotiator_memory.c,tests/unit/fail_allocation.c"
     "sim_negotiator plain tests/sim/sim_negotiator.c,tests/sim/script.c,tests/sim/world.c,tests/sim/world_end.c"
-    "explore plain tests/sim/explore.c,tests/sim/digest.c,tests/sim/digest_schedule.c,tests/sim/moments.c,tests/sim/plans.c,tests/sim/world.c,tests/sim/world_end.c"
+    "explore plain tests/sim/explore.c,tests/sim/digest.c,tests/sim/moments.c,tests/sim/plans.c,tests/sim/world.c,tests/sim/world_end.c"
 )
 # How the programs are run: one may have several runs.
 runs=(
-    "sim_scenarios" "sim_scenarios_schedule" "test_signature" "test_negotiator" "test_negotiator_groups"
-    "test_negotiator_priority" "test_negotiator_schedule" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
-    "sim_negotiator --seed 19711" "sim_negotiator --seed 21727" "explore --size pair" "explore --size pair --names 1" "explore --size groups" "explore --size groups --names 1" "explore --size contest" "explore --size schedule"
-    "sim_negotiator --seeds 151 1200" "explore --size schedule3" "explore --size trio"
+    "sim_scenarios" "test_signature" "test_negotiator" "test_negotiator_groups"
+    "test_negotiator_priority" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
+    "explore --size pair" "explore --size pair --names 1" "explore --size groups" "explore --size groups --names 1" "explore --size contest"
+    "sim_negotiator --seeds 151 1200" "explore --size trio"
 )
 # A program that takes longer hangs.
 seconds_for() { # PROGRAM

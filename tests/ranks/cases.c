@@ -3,15 +3,7 @@
  */
 #include "tests/ranks/cases.h"
 
-#include <string.h>
-
 #include "tests/ranks/cases_internal.h"
-
-int rank_case_is_built(const rank_case_t *what)
-{
-    return strncmp(what->name, SCHEDULE_PREFIX, strlen(SCHEDULE_PREFIX)) != 0 ||
-           strstr(dp_build_info(), "cached schedules OFF") == NULL;
-}
 
 const rank_case_t rank_cases[] = {
     {"collectives", case_collectives, 1, DP_OK, 0},
@@ -113,18 +105,7 @@ const rank_case_t rank_cases[] = {
     {"program_split", case_group_split, 1, DP_OK, 0},
     {"program_abort", case_abort, 1, DP_ERR_ABORTED, 0},
     {"priority", case_priority, 2, DP_OK, 0},
-    {"schedule", case_schedule, 1, DP_OK, 0},
-    {"schedule_shards", case_schedule_shards, 1, DP_OK, 0},
-    {"schedule_asked", case_schedule_asked, 1, DP_OK, 0},
-    {"schedule_deviations", case_schedule_deviations, 1, DP_OK, 0},
-    {"schedule_join", case_schedule_join, 1, DP_OK, 0},
-    {"schedule_gathers", case_schedule_gathers, 1, DP_OK, 0},
-    {"schedule_gathers_join", case_schedule_gathers_join, 1, DP_OK, 0},
     {"rows_in_groups", case_rows_in_groups, 1, DP_OK, 0},
     {"program_rows_in_groups", case_rows_in_groups, 1, DP_OK, 0},
-    {"schedule_left", case_schedule_left, 2, DP_OK, 0},
-    {"schedule_gradients", case_schedule_gradients, 1, DP_OK, 0},
-    {"schedule_between_steps", case_schedule_between_steps, 1, DP_OK, 0},
-    {"schedule_interludes", case_schedule_interludes, 1, DP_OK, 0},
 };
 const int rank_case_count = sizeof(rank_cases) / sizeof(rank_cases[0]);

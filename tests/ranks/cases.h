@@ -17,11 +17,6 @@ typedef struct rank_case {
 
 /* Cases called so run with order=program. */
 #define PROGRAM_PREFIX "program_"
-/* Cases called so are of cached schedules, which a build may leave out (DP_WITH_SCHEDULE). */
-#define SCHEDULE_PREFIX "schedule"
-
-/* 1: this build of libdp can run it. */
-int rank_case_is_built(const rank_case_t *what);
 
 extern const rank_case_t rank_cases[];
 extern const int rank_case_count;

@@ -70,7 +70,7 @@ int case_deadlines(dp_context_t *dp)
                           DP_OK);
         }
         EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &barrier), DP_OK);
-        if (step % 200 < 100) sizes = repeat; /* the same again: by the cached schedule */
+        if (step % 200 < 100) sizes = repeat; /* the same again */
         for (int i = operations; i-- > 0;) {
             const float ranks = (float)dp_size(dp);
             const float expected = ranks * (ranks - 1.0f) / 2.0f + ranks * (float)(step % 50);

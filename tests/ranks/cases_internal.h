@@ -170,17 +170,7 @@ int case_program_cuts(dp_context_t *dp);
 int case_program_now_differs(dp_context_t *dp);
 int case_program_early(dp_context_t *dp);
 int case_priority(dp_context_t *dp);
-int case_schedule(dp_context_t *dp);
-int case_schedule_asked(dp_context_t *dp);
-int case_schedule_deviations(dp_context_t *dp);
-int case_schedule_join(dp_context_t *dp);
-int case_schedule_gathers(dp_context_t *dp);
-int case_schedule_gathers_join(dp_context_t *dp);
 int case_rows_in_groups(dp_context_t *dp);
-int case_schedule_left(dp_context_t *dp);
-int case_schedule_gradients(dp_context_t *dp);
-int case_schedule_between_steps(dp_context_t *dp);
-int case_schedule_interludes(dp_context_t *dp);
 
 #define QUEUE_CASE_DEPTH 4 /* operations that case_queue() runs with */
 int case_queue(dp_context_t *dp);
@@ -197,7 +187,6 @@ int case_check(dp_context_t *dp);
 int case_check_weights(dp_context_t *dp);
 
 int case_shards(dp_context_t *dp);
-int case_schedule_shards(dp_context_t *dp);
 int case_shards_halves(dp_context_t *dp);
 int case_shards_hybrid(dp_context_t *dp);
 int case_shards_wire(dp_context_t *dp);

@@ -29,8 +29,7 @@ static int sum_tagged(dp_context_t *dp, const char *name, uint64_t tag, dp_statu
     return 0;
 }
 
-/* As many elements in other shapes: 2 x 3 and 3 x 2. Equal tags pass, new ones on all ranks too,
- * also where a schedule is cached by then. */
+/* As many elements in other shapes: 2 x 3 and 3 x 2. Equal tags pass, new ones on all ranks too. */
 int case_tags(dp_context_t *dp)
 {
     const uint64_t own = dp_rank(dp) == 1 ? 0x302 : 0x203;

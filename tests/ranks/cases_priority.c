@@ -35,7 +35,6 @@ static int begin(dp_context_t *dp, queue_t *queue)
     return 0;
 }
 
-/* A name of its own in each round: no schedule is cached. */
 static int submit_sum(dp_context_t *dp, const char *kind, int round, float *values, size_t count,
                       dp_handle_t **handle)
 {

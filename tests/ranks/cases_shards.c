@@ -383,35 +383,3 @@ int case_shards_changed(dp_context_t *dp)
     }
     return 0;
 }
-
-/* Steps repeat themselves, so their gathers and reductions are launched by a cached schedule; and
- * nothing is copied. */
-int case_schedule_shards(dp_context_t *dp)
-{
-    enum { ROUNDS = 30 };
-
-    for (int stage = DP_SHARD_OPTIMIZER; stage <= DP_SHARD_WEIGHTS; stage += 2) {
-        dp_stats_t before = DP_STATS_INIT, after = DP_STATS_INIT;
-        dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
-        shard_rig_t rig = {.passes = 1};
-
-        options.stage = (dp_shard_stage_t)stage;
-        if (shard_rig_create(dp, &options, &rig) != 0) return 1;
-        EXPECT_STATUS(dp, dp_stats_get(dp, &before), DP_OK);
-        for (int step = 0; step < ROUNDS; step++) {
-            dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
-
-            if (shard_rig_step(dp, &rig, step, &result) != 0) return 1;
-        }
-        EXPECT_STATUS(dp, dp_stats_get(dp, &after), DP_OK);
-        EXPECT(dp, after.bytes_packed == before.bytes_packed, "%llu bytes were copied",
-               (unsigned long long)(after.bytes_packed - before.bytes_packed));
-        EXPECT(dp,
-               dp_size(dp) == 1 || after.scheduled_launches - before.scheduled_launches > ROUNDS,
-               "stage %d: %llu launches by schedule in %d steps, the last ended by: %s", stage,
-               (unsigned long long)(after.scheduled_launches - before.scheduled_launches), ROUNDS,
-               after.schedule_end_reason);
-        shard_rig_destroy(&rig);
-    }
-    return 0;
-}

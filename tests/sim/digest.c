@@ -6,9 +6,15 @@
  */
 #include "digest.h"
 
-#include "digest_internal.h"
-
 #include <string.h>
+
+#include "coordinator/negotiator/negotiator_internal.h"
+
+static uint64_t mix(uint64_t digest, uint64_t value)
+{
+    digest = (digest ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return digest ^ digest >> 29;
+}
 
 static uint64_t mix_bytes(uint64_t digest, const void *data, size_t bytes)
 {
@@ -54,15 +60,12 @@ static uint64_t digest_entry(const dp_negotiator_t *n, const dp_entry_t *entry)
                                entry->sent.is_announced << 6 | entry->sent.is_urgent << 7 |
                                entry->sent.has_news << 8));
     digest =
-        mix(digest, (uint64_t)entry->part.is_early | (uint64_t)entry->is_queued << 1 |
-                        (uint64_t)entry->own.is_there << 2 | (uint64_t)entry->own.is_urgent << 4 |
-                        (uint64_t)entry->own.in_place << 5);
-    digest = digest_schedule_entry(digest, n, entry);
+        mix(digest, (uint64_t)entry->is_queued << 1 | (uint64_t)entry->own.is_there << 2 |
+                        (uint64_t)entry->own.is_urgent << 4 | (uint64_t)entry->own.in_place << 5);
     digest = mix_signature(digest, entry->own.signature);
     digest = mix_bytes(digest, &entry->own.absmax, sizeof(entry->own.absmax));
     digest = mix(digest,
                  (uint64_t)(uint32_t)entry->own.priority << 32 | (uint32_t)entry->arrived.priority);
-    digest = mix(digest, entry->arrived.ahead);
     digest = mix(digest, entry->arrived.ready);
     digest = mix_bytes(digest, &entry->arrived.absmax, sizeof(entry->arrived.absmax));
     digest = mix(digest, (uint64_t)entry->arrived.first_rank);
@@ -127,10 +130,8 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     for (uint32_t i = 1; i <= 8; i++)
         digest = mix(digest, n->order.is_index_taken[i]);
     digest = mix(digest, entries);
-    digest = mix(digest, n->epoch);
     for (size_t i = 0; i < n->own.queue.count; i++)
         digest = mix(digest, n->own.queue.entries[i]->hash);
-    digest = digest_schedule(digest, n);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
     digest = mix(digest, n->order.launched);
@@ -143,8 +144,6 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     digest = mix(digest, n->leave.keeps);
     for (size_t i = 0; i < n->leave.kept_count; i++)
         digest = mix(digest, n->leave.kept[i].entry->hash + (uint64_t)n->leave.kept[i].rank);
-    for (size_t i = 0; i < n->order.late.count; i++)
-        digest = mix(digest, n->order.late.entries[i]->hash);
     for (size_t i = 0; i < n->order.complete.count; i++)
         digest = mix(digest, n->order.complete.entries[i]->hash);
     for (size_t i = 0; i < n->out.news.count; i++)
@@ -188,15 +187,6 @@ static uint64_t digest_rank(const world_t *world, int rank)
         digest = mix(digest, (uint64_t)self->uids[g] << 2 | (uint64_t)self->alive[g] << 1 |
                                  (uint64_t)self->joins[g].is_pending);
     }
-    for (int i = 0; i < world->options.tensors * world->options.occurrences; i++) {
-        const world_flight_t *flight = &self->flights[i];
-
-        digest = mix(digest, (uint64_t)flight->is_flying | (uint64_t)flight->is_over << 1 |
-                                 (uint64_t)flight->is_settled << 2 |
-                                 (uint64_t)flight->has_supplied << 3);
-    }
-    digest = mix(digest, self->held_from);
-    digest = mix(digest, self->held_until);
     digest = mix(digest, self->identity_count);
     digest = mix(digest, self->launches);
     for (size_t i = 0; i < self->order_count; i++)

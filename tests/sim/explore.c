@@ -9,7 +9,7 @@
  *
  * explore                 all the worlds listed below
  * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise;
- *                         schedule, schedule3, with a cached schedule; schedulelong, likewise
+ *                         contest
  * explore --world W       one of them
  */
 #include "digest.h"
@@ -23,7 +23,6 @@
 
 #define PATH_MAX_ACTIONS 256
 #define ACTIONS_MAX 64
-#define ROUNDS_BEFORE 8 /* more than it takes to cache a schedule, so that it was worth it */
 
 typedef enum action_kind {
     SUBMIT,
@@ -34,13 +33,11 @@ typedef enum action_kind {
     DIE,
     ABORT,
     URGENT,
-    JOIN,
-    END_SCHEDULE
+    JOIN
 } action_kind_t;
 
-static const char *const action_names[] = {"submit", "deliver",     "launched", "finalize",
-                                           "take",   "die",         "abort",    "urgent",
-                                           "join",   "end schedule"};
+static const char *const action_names[] = {"submit", "deliver", "launched", "finalize", "take",
+                                           "die",    "abort",   "urgent",   "join"};
 
 typedef struct action {
     action_kind_t kind;
@@ -54,21 +51,20 @@ typedef struct now {
     int is_finalizing[8], is_dirty[8];
     int joined[8]; /* groups a rank has joined: a bit each */
     uint64_t told; /* launches the root's data plane has finished */
-    int died, aborted, was_urgent, was_ended;
+    int died, aborted, was_urgent;
 } now_t;
 
 typedef struct search {
     size_t names_kept; /* 0: all get an id */
     const plan_t *plan;
     now_t now;
-    int was_scheduled; /* on the root, when the search began */
     action_t path[PATH_MAX_ACTIONS];
     size_t depth;
     moment_t *moments[PATH_MAX_ACTIONS + 1]; /* before each of these, where there was a choice */
     uint64_t *seen;                          /* open addressing, 0: free */
     size_t seen_count, seen_room;
-    uint64_t ends, steps, returns; /* returns: ends with more schedules than at the beginning */
-    uint64_t mismatched, made;     /* ends in which a group was not made for it; all were */
+    uint64_t ends, steps;
+    uint64_t mismatched, made; /* ends in which a group was not made for it; all were */
 } search_t;
 
 static void violated(void *user, const char *text)
@@ -122,101 +118,6 @@ static void play_prelude(search_t *search)
     dp_negotiator_launched(world->ranks[0].negotiator, search->now.told, 0);
 }
 
-/* All that is under way arrives. */
-static void settle(search_t *search)
-{
-    world_t *world = &search->now.world;
-
-    while (world->under_way > 0) {
-        for (int e = 0; e < world->edge_count; e++) {
-            if (world->edges[e].first == NULL) continue;
-            world_deliver(world, e, 0);
-            world_drain(world, world->edges[e].to);
-        }
-    }
-}
-
-/* A round whose tensors are launched together: each rank says all of them in one frame. */
-static void play_fused(search_t *search)
-{
-    world_t *world = &search->now.world;
-
-    for (int r = search->plan->size - 1; r >= 0; r--) {
-        for (int t = 0; t < world->options.tensors; t++) {
-            if (!(search->plan->routine->tensors >> t & 1) || !world_takes_part(world, t, r))
-                continue;
-            world_submit(world, r, t, 768, 0, (float)r, 0);
-        }
-    }
-    for (int r = search->plan->size - 1; r > 0; r--) {
-        int up = 2 * (r - 1); /* the edge to its parent */
-
-        world_drain(world, r);
-        while (world->edges[up].first != NULL)
-            world_deliver(world, up, 0);
-    }
-    world_drain(world, 0);
-    settle(search);
-    dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
-}
-
-/* How often a tensor occurs in a schedule before the routine's. */
-static int times_before(const plan_t *plan, int tensor)
-{
-    int is_in = plan->routine != NULL && (plan->routine->before >> tensor & 1);
-
-    return is_in ? ROUNDS_BEFORE : 0;
-}
-
-/* Another schedule comes and goes. */
-static void play_before(search_t *search)
-{
-    world_t *world = &search->now.world;
-
-    for (int round = 0; round < ROUNDS_BEFORE; round++) {
-        for (int t = 0; t < world->options.tensors; t++) {
-            if (times_before(search->plan, t) == 0) continue;
-            for (int r = 0; r < search->plan->size; r++) {
-                world_submit(world, r, t, 768, 0, (float)r, 0);
-                world_drain(world, r);
-            }
-            settle(search);
-        }
-    }
-    if (search->plan->routine->before == 0) return;
-    if (world->ranks[0].schedules != 1) world_violation(world, "a schedule was to begin before");
-    dp_negotiator_end_schedule(world->ranks[0].negotiator, "a setting", 0);
-    world_drain(world, 0);
-    settle(search);
-}
-
-/* Rounds that end in a schedule, or nearly. */
-static void play_routine(search_t *search)
-{
-    world_t *world = &search->now.world;
-    const routine_t *routine = search->plan->routine;
-
-    if (routine != NULL) play_before(search);
-    for (int round = 0; routine != NULL && round < routine->rounds; round++) {
-        if (routine->is_fused) play_fused(search);
-        for (int t = 0; t < world->options.tensors && !routine->is_fused; t++) {
-            if (!(routine->tensors >> t & 1)) continue;
-            for (int r = 0; r < search->plan->size; r++) {
-                if (world_takes_part(world, t, r)) world_submit(world, r, t, 768, 0, (float)r, 0);
-                world_drain(world, r);
-            }
-            settle(search);
-            dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
-        }
-        if (!routine->declares) continue;
-        dp_negotiator_round(world->ranks[0].negotiator, 0);
-        world_drain(world, 0);
-        settle(search);
-    }
-    search->now.told = world->ranks[0].launches;
-    search->was_scheduled = world->ranks[0].schedules;
-}
-
 static void begin(search_t *search)
 {
     const plan_t *plan = search->plan;
@@ -230,15 +131,12 @@ static void begin(search_t *search)
         options.kinds = plan->cast->kinds;
     }
     options.occurrences = plan->occurrences;
-    if (plan->routine != NULL && plan->routine->before != 0) options.occurrences += ROUNDS_BEFORE;
     options.arity = plan->arity;
     options.nodes = plan->size;
     options.hold_ns = plan->holds ? UINT64_MAX : 0;
     options.fusion_bytes = 1 << 20;
-    options.may_schedule = plan->routine != NULL;
     options.names_kept = search->names_kept;
-    options.checks_priorities = plan->holds == BY_PRIORITY && plan->routine == NULL;
-    options.resume_rounds = 1;
+    options.checks_priorities = plan->holds == BY_PRIORITY;
     options.user = search;
     options.violated = violated;
     world_init(&search->now.world, &options);
@@ -247,9 +145,8 @@ static void begin(search_t *search)
     memset(search->now.joined, 0, sizeof(search->now.joined));
     search->now.told = 0;
     search->now.died = search->now.aborted = NOBODY;
-    search->now.was_urgent = search->now.was_ended = 0;
+    search->now.was_urgent = 0;
     play_prelude(search);
-    play_routine(search);
 }
 
 static int is_control(const world_tensor_t *kind)
@@ -262,12 +159,7 @@ static int times(const search_t *search, int tensor)
 {
     world_tensor_t kind = world_kind(&search->now.world, tensor);
 
-    const routine_t *routine = search->plan->routine;
-    int before = times_before(search->plan, tensor);
-
-    if (routine != NULL && !is_control(&kind) && !(routine->tensors >> tensor & 1))
-        return before + routine->others;
-    return is_control(&kind) ? 1 : before + search->plan->occurrences;
+    return is_control(&kind) ? 1 : search->plan->occurrences;
 }
 
 /* Has this rank done all in a group, and has it all come back? What could not be made is done. */
@@ -428,14 +320,9 @@ static void act(search_t *search, action_t action)
         search->now.joined[rank] |= 1 << action.tensor;
         world_join(world, rank, action.tensor, search->plan->occurrences, 0);
         break;
-    case END_SCHEDULE:
-        search->now.was_ended = 1;
-        dp_negotiator_end_schedule(world->ranks[rank].negotiator, "a setting", 0);
-        break;
     case URGENT:
         search->now.was_urgent = 1;
         dp_negotiator_urgent(world->ranks[rank].negotiator, DP_GROUP_WORLD, "h.0.weight", 0);
-        dp_negotiator_waits(world->ranks[rank].negotiator, 0);
         break;
     }
     search->now.is_dirty[rank] = search->plan->is_lazy && action.kind != TAKE;
@@ -493,9 +380,6 @@ static void add_of_rank(const search_t *search, int rank, action_t *actions, int
     if (search->now.died == NOBODY && is_meant(plan->dies, rank)) add(actions, count, DIE, rank, 0);
     if (search->now.aborted == NOBODY && is_meant(plan->aborts, rank))
         add(actions, count, ABORT, rank, 0);
-    if (plan->routine != NULL && !search->now.was_ended &&
-        is_meant(plan->routine->schedule_ends, rank))
-        add(actions, count, END_SCHEDULE, rank, 0);
 }
 
 static int list_actions(const search_t *search, action_t *actions)
@@ -611,7 +495,6 @@ static void check_end(search_t *search)
     int fatal = 0, finished = 0;
 
     search->ends++;
-    search->returns += world->ranks[0].schedules > search->was_scheduled;
     for (int r = 0; r < search->plan->size; r++) {
         const world_rank_t *self = &world->ranks[r];
         int culprit = search->now.died != NOBODY ? search->now.died : search->now.aborted;
@@ -638,7 +521,6 @@ static void check_end(search_t *search)
     if (has_contests(search) && search->now.died == NOBODY && search->plan->leaves == NOBODY)
         check_contests(search);
     if (finished == search->plan->size) world_check_identities(world);
-    if (finished == search->plan->size) world_check_flights(world);
     world_check_order(world);
     if (fatal > 0 && finished > 0 && !world->ranks[0].is_finished)
         world_violation(world, "%d finished, %d fatal", finished, fatal);
@@ -689,8 +571,7 @@ static uint64_t digest_of(const search_t *search)
                                      search->now.joined[r] << 2);
     }
     return digest * 31 + (uint64_t)(search->now.died + 2) * 7 +
-           (uint64_t)(search->now.aborted + 2) + (uint64_t)search->now.was_urgent * 1000 +
-           (uint64_t)search->now.was_ended * 5000;
+           (uint64_t)(search->now.aborted + 2) + (uint64_t)search->now.was_urgent * 1000;
 }
 
 static void explore(search_t *search)
@@ -701,10 +582,8 @@ static void explore(search_t *search)
     const now_t now = search->now;
     moment_t **moment = &search->moments[search->depth];
 
-    for (int i = 0; i < count; i++) {
-        must_go_on |=
-            actions[i].kind != DIE && actions[i].kind != ABORT && actions[i].kind != END_SCHEDULE;
-    }
+    for (int i = 0; i < count; i++)
+        must_go_on |= actions[i].kind != DIE && actions[i].kind != ABORT;
     if (!must_go_on) check_end(search);
     if (search->depth == PATH_MAX_ACTIONS) world_violation(&search->now.world, "it never ends");
     if (count > 1) *moment = moment_keep(*moment);
@@ -728,16 +607,8 @@ static void run_plan(const plan_t *plan, size_t names_kept)
     search.plan = plan;
     search.names_kept = names_kept;
     begin(&search);
-    if (plan->routine != NULL && plan->routine->rounds >= 3 &&
-        search.was_scheduled < (plan->routine->before != 0 ? 2 : 1))
-        world_violation(&search.now.world, "a schedule was to begin");
-    if (plan->routine != NULL && plan->routine->is_fused &&
-        search.now.world.ranks[0].launches != (uint64_t)plan->routine->rounds)
-        world_violation(&search.now.world, "rounds were to be launched at once");
     remember(&search, digest_of(&search));
     explore(&search);
-    if (plan->routine != NULL && plan->routine->returns && search.returns == 0)
-        world_violation(&search.now.world, "no schedule began again");
     if (has_contests(&search) && plan->leaves == NOBODY &&
         ((!search.made && !waits_for_all(plan)) || !search.mismatched)) {
         world_violation(&search.now.world, "groups made in %" PRIu64 " ends, refused in %" PRIu64,
@@ -757,8 +628,7 @@ static const char help[] =
     "  Tries every interleaving of submissions, deliveries and misfortunes in worlds of two and\n"
     "  three ranks, each state once, and prints how many there are.\n"
     "  (nothing)      all worlds\n"
-    "  --size SET     of a set: pair, trio, groups, contest (two lists under one name), long,\n"
-    "                 schedule, schedule3, schedulelong (minutes)\n"
+    "  --size SET     of a set: pair, trio, groups, contest (two lists under one name), long\n"
     "  --world NAME   one of them, as it is printed\n"
     "  --names K      after K ids a name gets one when it comes again, and K without one are "
     "kept\n";

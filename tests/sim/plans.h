@@ -25,19 +25,6 @@ typedef struct cast {
     int contests;
 } cast_t;
 
-/* Rounds that repeat themselves until a schedule begins. */
-typedef struct routine {
-    int tensors; /* in every round: a bit each */
-    int rounds;  /* in the prelude, as often as each tensor occurs before the search begins */
-    int others;  /* occurrences of the tensors that are in no round; the plan's own count: of these
-                  */
-    int schedule_ends; /* a rank that may end the schedule at any time, ANYBODY, NOBODY */
-    int declares;      /* the root says where a round ends, in the prelude */
-    int returns;       /* some ways lead to another schedule */
-    int is_fused;      /* all tensors of a round come in one launch */
-    int before; /* tensors of a schedule that came and went before these rounds: a bit each */
-} routine_t;
-
 /* What a world's ranks do, and the one thing that may go wrong at any moment. */
 typedef struct plan {
     const char *name;
@@ -49,10 +36,9 @@ typedef struct plan {
     int leaves;  /* a rank that may finalize at any time, ANYBODY, NOBODY */
     int aborts;  /* a rank that may abort at any time */
     int mismatch_rank, mismatch_tensor, mismatch_occurrence; /* NOBODY: none */
-    int is_urgent;            /* a waiter may say so of tensor 0, on the last rank, at any time */
-    const cast_t *cast;       /* groups; NULL: the world alone */
-    const char *set;          /* NULL: pair or trio, by size */
-    const routine_t *routine; /* NULL: no schedule */
+    int is_urgent;      /* a waiter may say so of tensor 0, on the last rank, at any time */
+    const cast_t *cast; /* groups; NULL: the world alone */
+    const char *set;    /* NULL: pair or trio, by size */
 } plan_t;
 
 extern const plan_t explore_plans[];

@@ -1,6 +1,6 @@
 /*
- * scenario_world.h - what scenarios.c and scenarios_schedule.c share: worlds with a list of tensors
- * and groups, and steps that every scenario makes.
+ * scenario_world.h - worlds with a list of tensors and groups for scenarios.c, and steps that
+ * every scenario makes.
  */
 #ifndef DP_TESTS_SIM_SCENARIO_WORLD_H
 #define DP_TESTS_SIM_SCENARIO_WORLD_H
@@ -28,8 +28,6 @@ typedef struct scenario {
     const world_group_t *groups;
     int group_count;
     const world_tensor_t *kinds;
-    int may_schedule;
-    uint64_t resume_rounds;
     uint64_t hold_ns;
 } scenario_t;
 

@@ -3,7 +3,7 @@
  * come to: wide nodes, names that are contested, ranks that leave, stalls.
  *
  * Each case passes where the protocol is right, and fails for an error of tests/mutation that no
- * other program found. Those of the cached schedule are in scenarios_schedule.c.
+ * other program found.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static void nodes_may_have_more_than_64_children(void **state)
 {
     (void)state;
     for (int size = 63; size < 140; size++) {
-        const scenario_t cast = {size, 138, 1, NULL, 0, NULL, 0, 0, 0};
+        const scenario_t cast = {size, 138, 1, NULL, 0, NULL, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -42,7 +42,7 @@ static void high_children_take_part_in_everything(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {3, {2, 66, 80}}};
     static const world_tensor_t kinds[] = {SUM(0, 0), SUM(1, 0), MAKE(1, 22), END(1, 9)};
-    const scenario_t cast = {90, 89, 4, groups, 2, kinds, 0, 0, 0};
+    const scenario_t cast = {90, 89, 4, groups, 2, kinds, 0};
     world_t world;
 
     (void)state;
@@ -82,7 +82,7 @@ static void send_is_launched_alone(void **state)
     static const world_group_t groups[] = {{0, {0}}, {2, {1, 2}}};
     static const world_tensor_t kinds[] = {
         {1, DP_COLLECTIVE_SEND, 0, 1, 0}, SUM(1, 1), MAKE(1, 22)};
-    const scenario_t cast = {3, 2, 3, groups, 2, kinds, 0, 0, 0};
+    const scenario_t cast = {3, 2, 3, groups, 2, kinds, 0};
     world_t world;
 
     (void)state;
@@ -107,7 +107,7 @@ static void sends_to_two_ranks_are_two(void **state)
 
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 2, NULL, 0, kinds, 0, 0, 0};
+        const scenario_t cast = {3, arity, 2, NULL, 0, kinds, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -126,7 +126,7 @@ static void sends_to_two_ranks_are_two(void **state)
 /* A node below the root finds it. */
 static void mismatch_gives_each_rank_its_own_shape(void **state)
 {
-    const scenario_t cast = {3, 1, 1, NULL, 0, NULL, 0, 0, 0};
+    const scenario_t cast = {3, 1, 1, NULL, 0, NULL, 0};
     world_t world;
 
     (void)state;
@@ -150,7 +150,7 @@ static void groups_come_and_go(void **state)
     static const world_tensor_t kinds[] = {SUM(1, 0),   SUM(2, 0),   SUM(3, 0),
                                            MAKE(1, 22), MAKE(2, 23), MAKE(3, 24),
                                            END(1, 9),   END(2, 9),   END(3, 9)};
-    const scenario_t cast = {3, 1, 9, groups, 4, kinds, 0, 0, 0};
+    const scenario_t cast = {3, 1, 9, groups, 4, kinds, 0};
     world_t world;
 
     (void)state;
@@ -170,7 +170,7 @@ static void group_ends_below_a_leaver(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {3, {0, 1, 2}}};
     static const world_tensor_t kinds[] = {SUM(1, 0), MAKE(1, 22), END(1, 9)};
-    const scenario_t cast = {3, 1, 3, groups, 2, kinds, 0, 0, 0}; /* 0 <- 1 <- 2 */
+    const scenario_t cast = {3, 1, 3, groups, 2, kinds, 0}; /* 0 <- 1 <- 2 */
     world_t world;
 
     (void)state;
@@ -199,7 +199,7 @@ static void name_that_failed_is_free_for_ranks_that_were_not_told(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 1}}, {1, {1}}, {2, {0, 2}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22), MAKE(3, 22)};
-    const scenario_t cast = {3, 2, 3, groups, 4, kinds, 0, 0, 0};
+    const scenario_t cast = {3, 2, 3, groups, 4, kinds, 0};
     world_t world;
 
     (void)state;
@@ -219,7 +219,7 @@ static void third_list_fails_with_the_others(void **state)
     static const world_group_t groups[] = {
         {0, {0}}, {3, {0, 1, 4}}, {3, {0, 1, 5}}, {3, {0, 1, 6}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22), MAKE(3, 22)};
-    const scenario_t cast = {7, 3, 3, groups, 4, kinds, 0, 0, 0}; /* 0 <- 1 2 3; 1 <- 4 5 6 */
+    const scenario_t cast = {7, 3, 3, groups, 4, kinds, 0}; /* 0 <- 1 2 3; 1 <- 4 5 6 */
     world_t world;
 
     (void)state;
@@ -240,7 +240,7 @@ static void list_that_is_queued_fails_with_another(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {1, 3}}, {2, {1, 2}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22)};
-    const scenario_t cast = {4, 2, 2, groups, 3, kinds, 0, 0, 0}; /* 0 <- 1 2; 1 <- 3 */
+    const scenario_t cast = {4, 2, 2, groups, 3, kinds, 0}; /* 0 <- 1 2; 1 <- 3 */
     world_t world;
 
     (void)state;
@@ -268,7 +268,7 @@ static void list_that_was_announced_fails_with_another(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 3}}, {2, {0, 4}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22)};
-    const scenario_t cast = {5, 2, 2, groups, 3, kinds, 0, 0, 0}; /* 0 <- 1 2; 1 <- 3 4 */
+    const scenario_t cast = {5, 2, 2, groups, 3, kinds, 0}; /* 0 <- 1 2; 1 <- 3 4 */
     world_t world;
 
     (void)state;
@@ -292,7 +292,7 @@ static void list_behind_a_launch_is_the_next_occurrence(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 3}}, {3, {0, 1, 4}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22)};
-    const scenario_t cast = {5, 2, 2, groups, 3, kinds, 0, 0, 0}; /* 0 <- 1 2; 1 <- 3 4 */
+    const scenario_t cast = {5, 2, 2, groups, 3, kinds, 0}; /* 0 <- 1 2; 1 <- 3 4 */
     world_t world;
 
     (void)state;
@@ -413,7 +413,7 @@ static void contested_names_end_well_in_any_order(void **state)
 
     (void)state;
     for (uint64_t seed = 1; seed <= 800; seed++) {
-        scenario_t cast = {0, 0, 2, contest.groups, 3, kinds, 0, 0, 0};
+        scenario_t cast = {0, 0, 2, contest.groups, 3, kinds, 0};
         world_t *world = &contest.world;
         int steps = 0;
 
@@ -449,7 +449,7 @@ static void kept_tensor_does_not_wait_for_a_rank_that_wants_to_join(void **state
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
         for (int joiner = 0; joiner < 2; joiner++) {
-            const scenario_t cast = {3, arity, 1, NULL, 0, NULL, 0, 0, 0};
+            const scenario_t cast = {3, arity, 1, NULL, 0, NULL, 0};
             world_t world;
 
             scenario_begin(&world, &cast);
@@ -474,7 +474,7 @@ static void ranks_that_joined_take_part_in_what_follows(void **state)
 {
     (void)state;
     for (int arity = 1; arity < 3; arity++) {
-        const scenario_t cast = {3, arity, 1, NULL, 0, NULL, 0, 0, 0};
+        const scenario_t cast = {3, arity, 1, NULL, 0, NULL, 0};
         world_t world;
 
         scenario_begin(&world, &cast);
@@ -523,7 +523,7 @@ static void limit_names_who_is_missing_far_below(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {2, 3}}};
     static const world_tensor_t kinds[] = {SUM(1, 0), MAKE(1, 22)};
-    const scenario_t cast = {4, 1, 2, groups, 2, kinds, 0, 0, 0};
+    const scenario_t cast = {4, 1, 2, groups, 2, kinds, 0};
     world_t world;
 
     (void)state;
@@ -549,7 +549,7 @@ static void stall_behind_another_list_is_reported(void **state)
 {
     static const world_group_t groups[] = {{0, {0}}, {2, {0, 4}}, {3, {0, 3, 7}}};
     static const world_tensor_t kinds[] = {MAKE(1, 22), MAKE(2, 22)};
-    const scenario_t cast = {8, 2, 2, groups, 3, kinds, 0, 0, 0}; /* 0 <- 1 2; 1 <- 3 4; 3 <- 7 */
+    const scenario_t cast = {8, 2, 2, groups, 3, kinds, 0}; /* 0 <- 1 2; 1 <- 3 4; 3 <- 7 */
     world_t world;
 
     (void)state;
@@ -569,7 +569,7 @@ static void stall_behind_another_list_is_reported(void **state)
 
 static void subtree_that_does_not_answer_is_named(void **state)
 {
-    const scenario_t cast = {4, 1, 1, NULL, 0, NULL, 0, 0, 0}; /* 0 <- 1 <- 2 <- 3 */
+    const scenario_t cast = {4, 1, 1, NULL, 0, NULL, 0}; /* 0 <- 1 <- 2 <- 3 */
     world_t world;
 
     (void)state;
@@ -589,7 +589,7 @@ static void subtree_that_does_not_answer_is_named(void **state)
 /* The root holds a tensor back while its data plane is busy, until somebody waits for it. */
 static void waiter_far_below_is_heard(void **state)
 {
-    const scenario_t cast = {3, 1, 2, NULL, 0, NULL, 0, 0, UINT64_MAX};
+    const scenario_t cast = {3, 1, 2, NULL, 0, NULL, UINT64_MAX};
     char name[32];
 
     (void)state;
@@ -619,7 +619,7 @@ static void waiter_far_below_is_heard(void **state)
  * once. */
 static void memory_that_is_gone_is_one_cause(void **state)
 {
-    const scenario_t cast = {3, 1, 1, NULL, 0, NULL, 0, 0, 0}; /* 0 <- 1 <- 2 */
+    const scenario_t cast = {3, 1, 1, NULL, 0, NULL, 0}; /* 0 <- 1 <- 2 */
     int is_reached = 1, ends = 0;
 
     (void)state;

@@ -67,27 +67,18 @@ static int add_tensor(script_t *script, int group, dp_collective_t collective, i
     return script->tensor_count++;
 }
 
-/* Without a draw of its own: a seed's world stays as it is but for the kinds. */
-static dp_collective_t vary_reduction(dp_collective_t collective, int name)
-{
-    if (collective != DP_COLLECTIVE_ALLREDUCE || name % 3 == 0) return collective;
-    return name % 3 == 1 ? DP_COLLECTIVE_ALLGATHER : DP_COLLECTIVE_REDUCE_SCATTER;
-}
-
 static void choose_tensor(script_t *script, int group, int name, uint64_t *random)
 {
-    static const dp_collective_t kinds[] = {DP_COLLECTIVE_ALLREDUCE,  DP_COLLECTIVE_ALLREDUCE,
-                                            DP_COLLECTIVE_ALLREDUCE,  DP_COLLECTIVE_BROADCAST,
-                                            DP_COLLECTIVE_ALLGATHERV, DP_COLLECTIVE_BARRIER,
-                                            DP_COLLECTIVE_SEND};
+    static const dp_collective_t kinds[] = {DP_COLLECTIVE_ALLREDUCE, DP_COLLECTIVE_ALLREDUCE,
+                                            DP_COLLECTIVE_ALLGATHER, DP_COLLECTIVE_REDUCE_SCATTER,
+                                            DP_COLLECTIVE_BROADCAST, DP_COLLECTIVE_ALLGATHERV,
+                                            DP_COLLECTIVE_BARRIER,   DP_COLLECTIVE_SEND};
     dp_collective_t collective = kinds[below(random, DP_ARRAY_LEN(kinds))];
     int size = size_of(script, group);
     world_tensor_t *kind;
 
     if (collective == DP_COLLECTIVE_SEND && size < 2) collective = DP_COLLECTIVE_ALLREDUCE;
-    if (!script->options.has_groups || script->options.is_chained)
-        collective = DP_COLLECTIVE_ALLREDUCE;
-    collective = vary_reduction(collective, name);
+    if (!script->options.has_groups) collective = DP_COLLECTIVE_ALLREDUCE;
     kind = &script->kinds[add_tensor(script, group, collective, name)];
     if (collective == DP_COLLECTIVE_BROADCAST) kind->root = (int)below(random, (uint64_t)size);
     if (collective != DP_COLLECTIVE_SEND) return;
@@ -164,22 +155,6 @@ static int ranks_of(const script_t *script, int tensor)
                : size_of(script, script->kinds[tensor].group);
 }
 
-static int occurs(const script_t *script, int tensor, int step)
-{
-    const int every = script->options.rare_every;
-
-    return every == 0 || tensor % 4 != 3 || step % every == every - 1;
-}
-
-static int occurrences(const script_t *script, int tensor, int first_step, int steps)
-{
-    int count = 0;
-
-    for (int s = first_step; s < first_step + steps; s++)
-        count += occurs(script, tensor, s);
-    return count;
-}
-
 static void shuffle(int *order, int count, uint64_t *random)
 {
     for (int i = count - 1; i > 0; i--) {
@@ -188,20 +163,6 @@ static void shuffle(int *order, int count, uint64_t *random)
         order[i] = order[k];
         order[k] = kept;
     }
-}
-
-/* The tensor that a rank waits for before it submits this one, -1: none. Without a draw, and the
- * same in every step. */
-static int awaited_before(const script_t *script, int rank, int tensor)
-{
-    const uint64_t mixed = ((uint64_t)rank * 131 + (uint64_t)tensor) * UINT64_C(0x9e3779b97f4a7c15);
-    int before = tensor - 1;
-
-    if (!script->options.is_chained || mixed >> 62 != 0) return -1;
-    while (before >= 0 && (script->kinds[before].collective >= DP_COLLECTIVE_JOIN ||
-                           !takes_part(script, before, rank)))
-        before--;
-    return before;
 }
 
 /* One rank's step: the tensors of the groups that are alive, in an order of its own. */
@@ -215,21 +176,15 @@ static void plan_step(script_t *script, int rank, const int *alive, int without,
 
         if (kind->collective >= DP_COLLECTIVE_JOIN || !alive[kind->group]) continue;
         if (kind->group == without || !takes_part(script, t, rank)) continue;
-        if (!occurs(script, t, step)) continue;
         order[count++] = t;
     }
-    if (!script->options.is_chained) shuffle(order, count, random);
+    shuffle(order, count, random);
     for (int i = 0; i < count; i++) {
-        const int awaited = awaited_before(script, rank, order[i]);
-
-        if (awaited >= 0 && alive[script->kinds[awaited].group])
-            act(script, rank, ACT_WAIT, awaited, 0, 0);
         act(script, rank, ACT_SUBMIT, order[i], 0, shape(script, rank, order[i], step));
         if (is_odd(script, order[i], step) && ranks_of(script, order[i]) > 1)
             script->failures[rank]++;
     }
     if (script->options.waits_at_step_end) act(script, rank, ACT_DRAIN, -1, 0, 0);
-    if (script->options.declares) act(script, rank, ACT_ROUND, -1, 0, 0);
     free(order);
 }
 
@@ -284,7 +239,7 @@ static void plan_steps(script_t *script, const int *alive, int first_step, int s
         const world_tensor_t *kind = &script->kinds[t];
 
         if (kind->collective >= DP_COLLECTIVE_JOIN || !alive[kind->group]) continue;
-        script->used[t] += occurrences(script, t, first_step, steps);
+        script->used[t] += steps;
         if (kind->group == joined) until = script->used[t];
     }
     if (joined >= 0) script->joins[joined]++;

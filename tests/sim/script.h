@@ -12,12 +12,11 @@
 #include "world.h"
 
 typedef enum act_kind {
-    ACT_SUBMIT,    /* tensor `index`; waits until it is not pending */
-    ACT_WAIT,      /* for tensor `index` */
-    ACT_DRAIN,     /* wait for this rank's tensors of group `index`, -1: for all */
-    ACT_JOIN,      /* group `index`, leaving occurrences up to `until` to the others */
-    ACT_WAIT_JOIN, /* of group `index` */
-    ACT_ROUND      /* a round is over */
+    ACT_SUBMIT,   /* tensor `index`; waits until it is not pending */
+    ACT_WAIT,     /* for tensor `index` */
+    ACT_DRAIN,    /* wait for this rank's tensors of group `index`, -1: for all */
+    ACT_JOIN,     /* group `index`, leaving occurrences up to `until` to the others */
+    ACT_WAIT_JOIN /* of group `index` */
 } act_kind_t;
 
 typedef struct act {
@@ -32,13 +31,6 @@ typedef struct script_options {
     int world_tensors; /* at most */
     int steps;         /* in all */
     int waits_at_step_end;
-    int declares;   /* and says so */
-    int rare_every; /* every fourth tensor comes in one of so many steps; 0: in all. Without
-                       joins, which are planned by group */
-    /* All ranks submit in one order, the same in every step, and before some tensors a rank waits
-     * for the one that it submitted before: a chain of operations that need each other's results.
-     * Only what a schedule can hold. */
-    int is_chained;
     int reshape_step; /* all ranks change every shape; 0: never */
     /* one rank's shapes differ in one step, in every third tensor; step < 0: never */
     int mismatch_step, mismatch_tensor, mismatch_rank;

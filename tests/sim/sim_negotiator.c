@@ -22,7 +22,6 @@
 
 #define US UINT64_C(1000)
 #define MS (1000 * US)
-#define SETTING_AT 12        /* rounds */
 #define ENOUGH 1000          /* seeds, in which all that is counted has happened */
 #define WAIT_MAX (5000 * MS) /* what stalls are timed by is twice as long */
 
@@ -64,7 +63,6 @@ typedef struct sim {
     misfortune_t misfortune;
     int is_lazy;
     int has_priorities;
-    int changes_settings; /* some rounds later, and then a schedule ends for it */
     uint64_t delay_ns, compute_ns, transfer_ns;
     int culprits[2];
     uint64_t events_done;
@@ -261,11 +259,6 @@ static int act(sim_t *sim, int rank, const act_t *act)
         return 1;
     case ACT_WAIT_JOIN:
         return !self->joins[act->index].is_pending;
-    case ACT_ROUND:
-        dp_negotiator_round(self->negotiator, sim->now_ns);
-        if (sim->changes_settings && self->submitted[0] == SETTING_AT)
-            dp_negotiator_end_schedule(self->negotiator, "a setting", sim->now_ns);
-        return 1;
     }
     return 1;
 }
@@ -298,8 +291,6 @@ static void be_urgent(sim_t *sim, int rank)
                              ? DP_GROUP_UNBORN
                              : sim->world.ranks[rank].uids[kind.group],
                          world_name(kind.name, name), sim->now_ns);
-    if (below(&sim->random, 4) == 0)
-        dp_negotiator_waits(sim->world.ranks[rank].negotiator, sim->now_ns);
 }
 
 static void run_program(sim_t *sim, int rank)
@@ -310,7 +301,6 @@ static void run_program(sim_t *sim, int rank)
     program->wakes = 0;
     if (world_is_deaf(&sim->world, rank)) return;
     may_go_on = submit_some(sim, rank);
-    if (!may_go_on) dp_negotiator_waits(sim->world.ranks[rank].negotiator, sim->now_ns);
     if (below(&sim->random, 8) == 0) be_urgent(sim, rank);
     if (may_go_on && program->next == program->last) {
         be_urgent(sim, rank);
@@ -413,11 +403,6 @@ static void check_budget(sim_t *sim)
         uint64_t groups, operations = operations_below(sim, i, &groups);
         uint64_t budget = 2 * operations + ranks_below(world, i) + 4 + 2 * groups;
 
-        /* each schedule: its beginning, its end, and what is negotiated late for it; counts
-         * meanwhile
-         */
-        if (world->options.may_schedule)
-            budget += operations + 16 * (uint64_t)world->ranks[0].schedules;
         if (sim->misfortune == LEAVER) budget += 2 * operations; /* each kept tensor less */
         if (sim->misfortune == STALL) budget += 4 * operations;
         if (world->edges[i].sent > budget) {
@@ -460,37 +445,16 @@ static void check_failures(sim_t *sim, int rank)
                     dp_status_string(self->last_failure_status), self->last_failure);
 }
 
-/* All ranks submit and wait in one order, the same in each step. An operation outside of a schedule
- * may make one of its tensors wait for another for the first time, and a failure is settled at
- * once, before others whose turn comes earlier: docs/protocol.md, "A limit of the schedule". */
-static int keeps_one_order(const sim_t *sim)
-{
-    const int *ends = sim->world.ranks[0].ends_schedule_for;
-
-    return sim->script.options.is_chained && sim->misfortune != MISMATCH &&
-           sim->misfortune != LEAVER && ends[DP_SCHEDULE_END_TENSOR] == 0 &&
-           ends[DP_SCHEDULE_END_GROUP] == 0;
-}
-
-/* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a schedule
- * that ends since others are late, a stall that is reported, or a launch that comes then. What a
- * rank gives up comes by the clock, as does what follows it. */
+/* Where nobody sleeps for seconds nothing may wait for a clock that counts in seconds: a stall that
+ * is reported, or a launch that comes then. */
 static void check_waits(sim_t *sim)
 {
     world_t *world = &sim->world;
-    int voids = 0;
 
-    for (int i = 0; i < world->options.size; i++)
-        voids += world->ranks[i].voids;
-    if (voids > 0 && keeps_one_order(sim))
-        world_violation(world, "%d requests were given up, though all ranks have one order", voids);
-    if (sim->misfortune == STALL || voids > 0) return;
+    if (sim->misfortune == STALL) return;
     for (int i = 0; i < world->options.size; i++) {
         const world_rank_t *self = &world->ranks[i];
 
-        if (self->ends_schedule_for[DP_SCHEDULE_END_STALL] > 0)
-            world_violation(world, "rank %d: a schedule ended as others were late, nobody slept",
-                            i);
         if (self->warnings > 0)
             world_violation(world, "rank %d: %s, nobody slept", i, self->last_warning);
     }
@@ -536,34 +500,12 @@ static void check_end(sim_t *sim)
         }
     }
     if (finished == world->options.size) world_check_identities(world);
-    if (finished == world->options.size) world_check_flights(world);
     world_check_order(world);
     check_waits(sim);
     check_budget(sim);
 }
 
 /* ---- One seed ------------------------------------------------------------------------------- */
-
-/* The same round most of the time, as a training loop has it. */
-static void choose_routine(script_options_t *script, uint64_t *random)
-{
-    script->has_groups = script->may_join = 0;
-    script->world_tensors = dp_min(script->world_tensors, 8);
-    script->steps += 24;
-    script->waits_at_step_end = script->declares = 1;
-    script->rare_every = 3 + (int)below(random, 5);
-    script->reshape_step = 0;
-}
-
-/* A training loop whose operations need each other's results, over groups that overlap. */
-static void choose_chain(script_options_t *script)
-{
-    script->has_groups = script->is_chained = 1;
-    script->may_join = 0;
-    script->steps += 24;
-    script->waits_at_step_end = script->declares = 1;
-    script->rare_every = script->reshape_step = 0;
-}
 
 static void choose_script(sim_t *sim, const world_options_t *options)
 {
@@ -576,12 +518,7 @@ static void choose_script(sim_t *sim, const world_options_t *options)
     script.world_tensors = 1 + (int)below(random, options->size > 100 ? 12 : 40);
     script.steps = 2 + (int)below(random, 6);
     script.waits_at_step_end = (int)below(random, 2);
-    if (options->may_schedule) script.steps += (int)below(random, 12);
-    script.declares = options->may_schedule && below(random, 2) == 0;
-    if (options->may_schedule && !script.may_join) script.rare_every = (int)below(random, 7);
     script.reshape_step = (int)below(random, 4);
-    if (options->may_schedule && below(random, 4) == 0) choose_routine(&script, random);
-    if (options->may_schedule && options->size > 3 && sim->seed % 4 == 2) choose_chain(&script);
     script.mismatch_step = -1;
     if (sim->misfortune == MISMATCH) script.mismatch_step = (int)below(random, 8);
     script.mismatch_tensor = (int)below(random, 3);
@@ -607,10 +544,7 @@ static void choose(sim_t *sim, uint64_t seed)
     options.stall_warn_ns = 10000 * MS;
     /* At times half of it is shorter than what a stalled rank sleeps. */
     options.stall_limit_ns = (below(random, 3) > 0 ? 600000 : 60000) * MS;
-    options.may_schedule = below(random, 3) > 0;
-    options.resume_rounds = seed % 3;
     options.names_kept = seed % 7; /* 0: more than there are names */
-    sim->changes_settings = seed % 3 == 1;
     sim->has_priorities = seed % 5 > 1;
     sim->misfortune = (misfortune_t)below(random, MISFORTUNES);
     if (options.size == 1 && sim->misfortune != ABORT) sim->misfortune = NONE;
@@ -619,8 +553,8 @@ static void choose(sim_t *sim, uint64_t seed)
     options.occurrences = sim->script.occurrences;
     options.groups = sim->script.groups;
     options.group_count = sim->script.group_count;
-    if (sim->script.options.has_groups || options.may_schedule) options.kinds = sim->script.kinds;
-    options.checks_priorities = !options.may_schedule && !sim->script.options.may_join;
+    if (sim->script.options.has_groups) options.kinds = sim->script.kinds;
+    options.checks_priorities = !sim->script.options.may_join;
     sim->is_lazy = (int)below(random, 2);
     sim->delay_ns = 1 + below(random, 50) * US;
     sim->compute_ns = 1 + below(random, 200) * US;
@@ -683,31 +617,21 @@ static void print_summary(const sim_t *sim)
            misfortune_names[sim->misfortune], sim->is_lazy ? ", lazy" : "",
            world->ranks[0].launches, world->messages, world->bytes, (double)sim->now_ns * 1e-6,
            world->ranks[0].last_warning, world->ranks[0].warnings > 0 ? "\n" : "");
-    printf("%d schedules, %llu launches under them on rank 0\n", world->ranks[0].schedules,
-           (unsigned long long)world->ranks[0].scheduled_launches);
 }
 
 /* Of all seeds: what is rare is worth a check that it came to pass at all. */
 typedef struct totals {
-    uint64_t schedules, gathers; /* gathers: by schedules */
-    uint64_t voids, overtakings;
+    uint64_t overtakings;
     uint64_t wide; /* worlds in which a node had 64 children */
-    uint64_t ends_schedule_for[DP_SCHEDULE_END_REASONS];
 } totals_t;
 
 static void count(totals_t *totals, const world_t *world)
 {
     int widest = 0;
 
-    totals->schedules += (uint64_t)world->ranks[0].schedules;
-    totals->gathers += world->ranks[0].scheduled_gathers;
     totals->overtakings += world->overtakings;
-    for (int r = 0; r < DP_SCHEDULE_END_REASONS; r++)
-        totals->ends_schedule_for[r] += (uint64_t)world->ranks[0].ends_schedule_for[r];
-    for (int i = 0; i < world->options.size; i++) {
-        totals->voids += (uint64_t)world->ranks[i].voids;
+    for (int i = 0; i < world->options.size; i++)
         widest = dp_max(widest, world->ranks[i].links.child_count);
-    }
     totals->wide += widest >= 64;
 }
 
@@ -737,24 +661,10 @@ static void run_seed(uint64_t seed, int is_verbose, totals_t *totals)
 /* 0: something that a long run must have seen did not happen. */
 static int print_totals(const totals_t *totals, uint64_t first, uint64_t last)
 {
-    static const dp_schedule_end_reason_t reasons[] = {
-        DP_SCHEDULE_END_TENSOR,  DP_SCHEDULE_END_SIGNATURE, DP_SCHEDULE_END_WAIT,
-        DP_SCHEDULE_END_JOIN,    DP_SCHEDULE_END_GROUP,     DP_SCHEDULE_END_FINALIZE,
-        DP_SCHEDULE_END_SETTING, DP_SCHEDULE_END_STALL};
-    int is_good = totals->wide > 0 && totals->gathers > 0 && totals->overtakings > 0;
-
-    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held, %" PRIu64 " schedules, %" PRIu64
-           " gathers launched by them, %" PRIu64 " requests voided; schedules ended for",
-           first, last, totals->schedules, totals->gathers, totals->voids);
-    for (size_t i = 0; i < DP_ARRAY_LEN(reasons); i++) {
-        printf(" %s %" PRIu64 "%s", dp_schedule_end_reason_name(reasons[i]),
-               totals->ends_schedule_for[reasons[i]], i + 1 < DP_ARRAY_LEN(reasons) ? "," : "");
-        if (totals->ends_schedule_for[reasons[i]] == 0) is_good = 0;
-    }
-    printf("; %" PRIu64 " launches in the order of priorities, %" PRIu64
-           " worlds with a node of 64 children\n",
-           totals->overtakings, totals->wide);
-    return is_good;
+    printf("seeds %" PRIu64 " to %" PRIu64 ": every invariant held; %" PRIu64
+           " launches in the order of priorities, %" PRIu64 " worlds with a node of 64 children\n",
+           first, last, totals->overtakings, totals->wide);
+    return totals->wide > 0 && totals->overtakings > 0;
 }
 
 static const char help[] =

@@ -130,8 +130,6 @@ static void init_rank(world_t *world, int rank)
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
                                           options->stall_limit_ns,
-                                          options->may_schedule,
-                                          options->resume_rounds,
                                           options->names_kept};
 
     if (dp_tree_links_init(&self->links, &world->topology, options->arity, rank) != DP_OK ||
@@ -141,8 +139,6 @@ static void init_rank(world_t *world, int rank)
     self->submitted = allocate((size_t)options->tensors, sizeof(*self->submitted));
     self->skipped =
         allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->skipped));
-    self->flights =
-        allocate((size_t)options->tensors * (size_t)options->occurrences, sizeof(*self->flights));
     self->joins = allocate((size_t)group_count(world), sizeof(*self->joins));
     self->alive = allocate((size_t)group_count(world), sizeof(*self->alive));
     self->group_indices = allocate((size_t)group_count(world), sizeof(*self->group_indices));
@@ -220,7 +216,6 @@ void world_fini(world_t *world)
         free(world->ranks[i].requests);
         free(world->ranks[i].submitted);
         free(world->ranks[i].skipped);
-        free(world->ranks[i].flights);
         free(world->ranks[i].joins);
         free(world->ranks[i].alive);
         free(world->ranks[i].uids);
@@ -375,9 +370,9 @@ static int hand_over(world_t *world, int rank, const dp_submission_t *submission
 }
 
 /* Where this rank's tensors lie. */
-static int is_in_place(const world_t *world, int rank)
+static int is_in_place(int rank)
 {
-    return rank % 2 == 0 && !world->ranks[rank].has_moved;
+    return rank % 2 == 0;
 }
 
 void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_urgent, float absmax,
@@ -397,7 +392,7 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     submission = (dp_submission_t){.group = is_create ? DP_GROUP_UNBORN : self->uids[kind.group],
                                    .name = world_name(kind.name, name),
                                    .signature = &signature,
-                                   .in_place = is_in_place(world, rank),
+                                   .in_place = is_in_place(rank),
                                    .last_absmax = absmax,
                                    .priority = self->priority,
                                    .is_urgent = is_urgent,
@@ -408,7 +403,7 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
     request->occurrence = self->submitted[tensor]++;
     place = tensor * world->options.occurrences + request->occurrence;
     self->magnitudes[place] = absmax;
-    self->in_place[place] = (uint8_t)is_in_place(world, rank);
+    self->in_place[place] = (uint8_t)is_in_place(rank);
     self->priorities[place] = self->priority;
 }
 
@@ -439,8 +434,8 @@ static int is_join(const world_t *world, const world_rank_t *self, const world_r
     return request >= self->joins && request < self->joins + group_count(world);
 }
 
-/* A request comes back: exactly once. */
-static world_outcome_t *hand_over_back(world_t *world, int rank, void *pointer)
+/* A request comes back, exactly once; the outcome of its occurrence. */
+static world_outcome_t *outcome_of_request(world_t *world, int rank, void *pointer)
 {
     world_request_t *request = pointer;
     world_rank_t *self = &world->ranks[rank];
@@ -475,7 +470,7 @@ static void finish(world_t *world, int rank, world_outcome_t *outcome, dp_status
 
 static world_outcome_t *hand_back(world_t *world, int rank, void *pointer, dp_status_t status)
 {
-    world_outcome_t *outcome = hand_over_back(world, rank, pointer);
+    world_outcome_t *outcome = outcome_of_request(world, rank, pointer);
 
     if (!is_join(world, &world->ranks[rank], pointer)) finish(world, rank, outcome, status);
     return outcome;
@@ -582,8 +577,7 @@ static void note_identity(world_t *world, int rank, const dp_output_t *out,
     world_rank_t *self = &world->ranks[rank];
     int tensor = find_tensor(world, rank, out->group, entry->name);
 
-    if (tensor < 0 || entry->absent == 0 || (entry->in_place && !out->is_scheduled) ||
-        entry->signature == NULL)
+    if (tensor < 0 || entry->absent == 0 || entry->in_place || entry->signature == NULL)
         world_violation(world, "rank %d: an identity for tensor %s, %u absent", rank, entry->name,
                         entry->absent);
     if (self->identity_count == self->identity_room) {
@@ -616,167 +610,6 @@ static void check_place(world_t *world, int rank, world_outcome_t *outcome, cons
         memcmp(&outcome->absmax, &entry->last_absmax, sizeof(float)) != 0)
         world_violation(world, "rank %d: tensor %d launched otherwise than elsewhere", rank,
                         (int)(outcome - world->outcomes) / world->options.occurrences);
-}
-
-/* ---- Without asking ------------------------------------------------------------------------- */
-
-static int is_held(const world_rank_t *self, const world_flight_t *flight)
-{
-    return flight->sequence > self->held_from && flight->sequence <= self->held_until &&
-           !flight->is_settled;
-}
-
-/* Has every rank that takes part launched it? Then it is over wherever it is not held. */
-static void land(world_t *world, int place)
-{
-    int tensor = place / world->options.occurrences;
-
-    for (int r = 0; r < world->options.size; r++) {
-        if (world_takes_part(world, tensor, r) && !world->ranks[r].flights[place].has_supplied)
-            return;
-    }
-    for (int r = 0; r < world->options.size; r++) {
-        world_flight_t *flight = &world->ranks[r].flights[place];
-
-        if (!flight->is_flying || world->ranks[r].is_dead || is_held(&world->ranks[r], flight))
-            continue;
-        flight->is_flying = 0;
-        flight->is_over = 1;
-        if (!flight->is_settled) finish(world, r, &world->outcomes[place], DP_OK);
-    }
-}
-
-/* Something that is not this rank's data goes into it: whoever has launched it must know or wait
- * to be told. */
-static void check_warned(world_t *world, int rank, int place)
-{
-    for (int r = 0; r < world->options.size; r++) {
-        const world_flight_t *flight = &world->ranks[r].flights[place];
-
-        if (world->ranks[r].is_dead || r == rank || !flight->has_supplied) continue;
-        if (flight->is_over ||
-            (flight->is_flying && !is_held(&world->ranks[r], flight) && !flight->is_settled))
-            world_violation(world, "rank %d would take rank %d's filler for data, tensor %d", r,
-                            rank, place / world->options.occurrences);
-    }
-}
-
-/* The occurrence of a tensor that was launched elsewhere in this place. */
-static int find_place(const world_t *world, int rank, const dp_output_t *out, size_t index)
-{
-    int tensor = find_tensor(world, rank, out->group, out->entries[index].name);
-    int occurrences = world->options.occurrences;
-
-    for (int o = 0; tensor >= 0 && o < occurrences; o++) {
-        const world_outcome_t *outcome = &world->outcomes[tensor * occurrences + o];
-
-        if (outcome->is_placed && outcome->sequence == (out->sequence << 20 | index))
-            return tensor * occurrences + o;
-    }
-    return -1;
-}
-
-/* What is launched without asking cannot be over anywhere before all ranks have launched it. */
-static void count_scheduled(world_t *world, int rank, const dp_launch_entry_t *entry)
-{
-    world_rank_t *self = &world->ranks[rank];
-    dp_collective_t collective = entry->signature->collective;
-
-    if (collective != DP_COLLECTIVE_ALLREDUCE && collective != DP_COLLECTIVE_ALLGATHER &&
-        collective != DP_COLLECTIVE_REDUCE_SCATTER)
-        world_violation(world, "rank %d launches a %s without asking", rank,
-                        dp_collective_name(collective));
-    self->scheduled_launches++;
-    self->scheduled_gathers += collective == DP_COLLECTIVE_ALLGATHER;
-}
-
-static void take_schedule_begin(world_t *world, int rank, const dp_output_t *out, size_t index)
-{
-    world_rank_t *self = &world->ranks[rank];
-    const dp_launch_entry_t *entry = &out->entries[index];
-    world_request_t *request = entry->request;
-    world_flight_t *flight;
-    int place;
-
-    count_scheduled(world, rank, entry);
-    if (request != NULL) {
-        if (entry->is_void) world_violation(world, "rank %d: a void request", rank);
-        place = (int)(hand_over_back(world, rank, request) - world->outcomes);
-        check_place(world, rank, &world->outcomes[place], out, index);
-    } else {
-        place = find_place(world, rank, out, index);
-        if (place < 0) return; /* nobody else has launched it yet, or ever will */
-        check_warned(world, rank, place);
-        if (!entry->is_void) note_identity(world, rank, out, entry, out->sequence << 20 | index);
-    }
-    flight = &self->flights[place];
-    if (flight->has_supplied)
-        world_violation(world, "rank %d launches tensor %d twice", rank,
-                        place / world->options.occurrences);
-    *flight = (world_flight_t){request != NULL, 0, 0, 1, out->sequence, entry->id};
-    /* Made up for: it was settled, with this launch, before. */
-    if (out->sequence > self->held_from && out->sequence <= self->held_until)
-        flight->is_settled = 1;
-    /* Otherwise the schedule was to end for it. */
-    if (request != NULL && entry->in_place && !self->in_place[place] && !flight->is_settled)
-        world_violation(world, "rank %d: tensor %d is reduced where it does not lie", rank,
-                        place / world->options.occurrences);
-    if (request != NULL && flight->is_settled) finish(world, rank, &world->outcomes[place], DP_OK);
-    land(world, place);
-}
-
-static void note_failure(world_rank_t *self, const dp_output_t *out)
-{
-    if (out->status == DP_ERR_ORDER && strstr(out->text, " waits for another operation ") != NULL) {
-        self->voids++;
-        return;
-    }
-    self->failures++;
-    self->last_failure_status = out->status;
-    snprintf(self->last_failure, sizeof(self->last_failure), "%s", out->text);
-}
-
-static void take_settled(world_t *world, int rank, const dp_output_t *out)
-{
-    world_rank_t *self = &world->ranks[rank];
-    int count = world->options.tensors * world->options.occurrences;
-
-    for (int place = 0; place < count; place++) {
-        world_flight_t *flight = &self->flights[place];
-
-        if (flight->sequence != out->sequence || flight->id != out->id || flight->is_settled)
-            continue;
-        if (flight->is_over && (out->status != DP_OK || out->absent > 0))
-            world_violation(world, "rank %d: settled otherwise when it was over", rank);
-        flight->is_settled = 1;
-        finish(world, rank, &world->outcomes[place], out->status);
-        if (out->status != DP_OK) {
-            note_failure(self, out);
-        } else if (out->absent != count_absent(world, rank, place / world->options.occurrences,
-                                               place % world->options.occurrences)) {
-            world_violation(world, "rank %d: settled without %u ranks", rank, out->absent);
-        }
-        land(world, place);
-        return;
-    }
-    world_violation(world, "rank %d: nothing is settled by launch %llu, tensor id %u", rank,
-                    (unsigned long long)out->sequence, out->id);
-}
-
-static void take_schedule_end(world_t *world, int rank, const dp_output_t *out)
-{
-    world_rank_t *self = &world->ranks[rank];
-
-    self->held_from = out->sequence;
-    self->held_until = out->until;
-    self->schedule_ends++;
-    self->schedule_end_reason = out->reason;
-    self->ends_schedule_for[out->reason]++;
-    if (out->text == NULL || out->culprit < 0 || self->schedules != self->schedule_ends)
-        world_violation(world, "rank %d: ended by rank %d", rank, out->culprit);
-    for (int place = 0; place < world->options.tensors * world->options.occurrences; place++) {
-        if (self->flights[place].is_flying) land(world, place);
-    }
 }
 
 /* ---- Outputs -------------------------------------------------------------------------------- */
@@ -848,22 +681,16 @@ static void check_priority(world_t *world, int rank, const dp_output_t *out, int
 static void take_launch(world_t *world, int rank, const dp_output_t *out)
 {
     world_rank_t *self = &world->ranks[rank];
-    int has_gaps = world->options.kinds != NULL || world->options.may_schedule;
+    int has_gaps = world->options.kinds != NULL;
 
     note_order(self, out->sequence);
-    /* A late launch of a schedule that has ended may come behind launches that it does not concern.
-     */
-    if ((out->sequence <= self->launches &&
-         !(out->is_scheduled && out->sequence <= self->held_until)) ||
-        (!has_gaps && out->sequence != self->launches + 1))
+    if (out->sequence <= self->launches || (!has_gaps && out->sequence != self->launches + 1))
         world_violation(world, "rank %d: launch %llu after %llu", rank,
                         (unsigned long long)out->sequence, (unsigned long long)self->launches);
-    self->launches = dp_max(self->launches, out->sequence);
+    self->launches = out->sequence;
     if (out->entry_count == 0) world_violation(world, "rank %d: an empty launch", rank);
     for (size_t i = 0; i < out->entry_count; i++) {
-        if (out->is_scheduled) {
-            take_schedule_begin(world, rank, out, i);
-        } else if (out->entries[i].request != NULL) {
+        if (out->entries[i].request != NULL) {
             take_entry(world, rank, out, i);
         } else {
             note_identity(world, rank, out, &out->entries[i], out->sequence << 20 | i);
@@ -900,7 +727,9 @@ static void take_failure(world_t *world, int rank, const dp_output_t *out)
     outcome = hand_back(world, rank, out->request, out->status);
     outcome->is_known = 1;
     outcome->status = out->status;
-    note_failure(self, out);
+    self->failures++;
+    self->last_failure_status = out->status;
+    snprintf(self->last_failure, sizeof(self->last_failure), "%s", out->text);
 }
 
 static void take_fatal(world_t *world, int rank, const dp_output_t *out)
@@ -918,7 +747,6 @@ void world_drain(world_t *world, int rank)
 {
     world_rank_t *self = &world->ranks[rank];
     dp_output_t out;
-    int has_sent = 0;
     int32_t last_priority = INT32_MAX;
 
     if (self->is_dead) return;
@@ -931,7 +759,6 @@ void world_drain(world_t *world, int rank)
             break;
         case DP_OUTPUT_SEND:
             send_message(world, rank, &out);
-            has_sent = 1;
             break;
         case DP_OUTPUT_LAUNCH:
             check_priority(world, rank, &out, &last_priority);
@@ -939,23 +766,6 @@ void world_drain(world_t *world, int rank)
             break;
         case DP_OUTPUT_FAIL:
             take_failure(world, rank, &out);
-            break;
-        case DP_OUTPUT_SCHEDULE_BEGAN:
-            self->schedules++;
-            break;
-        case DP_OUTPUT_SCHEDULE_PAUSED:
-            /* the data plane runs on meanwhile: who has said where it stands must have parked */
-            if (has_sent)
-                world_violation(world, "rank %d: held after it may have said where it stands",
-                                rank);
-            self->held_from = 0;
-            self->held_until = UINT64_MAX;
-            break;
-        case DP_OUTPUT_SCHEDULE_ENDED:
-            take_schedule_end(world, rank, &out);
-            break;
-        case DP_OUTPUT_SETTLED:
-            take_settled(world, rank, &out);
             break;
         case DP_OUTPUT_FATAL:
             take_fatal(world, rank, &out);

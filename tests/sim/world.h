@@ -42,15 +42,6 @@ typedef struct world_identity {
     uint64_t place;
 } world_identity_t;
 
-/* An occurrence that a rank has launched without asking, under a cached schedule: it is over when
- * all have launched it, and where the schedule has ended meanwhile not before that was settled. */
-typedef struct world_flight {
-    int is_flying, is_over, is_settled;
-    int has_supplied; /* data, the identity, or anything at all */
-    uint64_t sequence;
-    uint32_t id;
-} world_flight_t;
-
 /* A message under way; is_loss: the other end is gone, nothing follows. */
 typedef struct world_message {
     struct world_message *next;
@@ -79,7 +70,6 @@ typedef struct world_rank {
     size_t order_count, order_room;
     int pending;  /* requests not handed back */
     int failures; /* requests that failed */
-    int voids;    /* others, as a rank waited that had to launch them late */
     int warnings;
     char last_failure[WORLD_TEXT_MAX], last_warning[WORLD_TEXT_MAX];
     dp_status_t last_failure_status;
@@ -89,18 +79,11 @@ typedef struct world_rank {
     uint8_t *in_place;              /* [tensors][occurrences] likewise: data that may stay there */
     int32_t *priorities;            /* [tensors][occurrences] likewise */
     int32_t priority;               /* of what it submits from now on */
-    int has_moved;                  /* what it submits from now on lies elsewhere */
     uint8_t *skipped;               /* [tensors][occurrences] this rank had joined */
     world_request_t *joins;         /* [groups] */
     int *alive;                     /* [groups] made, as this rank knows */
     uint32_t *uids, *group_indices; /* [groups] since then */
     int *pending_in;                /* [groups] requests not handed back */
-    world_flight_t *flights;        /* [tensors][occurrences] */
-    uint64_t held_from, held_until; /* launches that are not over before they are settled */
-    int schedules, schedule_ends;
-    dp_schedule_end_reason_t schedule_end_reason; /* the last */
-    int ends_schedule_for[DP_SCHEDULE_END_REASONS];
-    uint64_t scheduled_launches, scheduled_gathers; /* by a schedule; of these, all-gathers */
     world_identity_t *identities;
     size_t identity_count, identity_room;
 } world_rank_t;
@@ -125,10 +108,8 @@ typedef struct world_options {
     const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
     uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
     size_t fusion_bytes;
-    int may_schedule;
-    uint64_t resume_rounds;
     size_t names_kept;
-    int checks_priorities; /* nothing but flushes orders launches: no joins, no schedules */
+    int checks_priorities; /* nothing but flushes orders launches: no joins */
     void *user;
     /* Must not return. */
     void (*violated)(void *user, const char *text);
@@ -172,8 +153,6 @@ void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns)
 /* What can only be said when all is over and nobody died: those who had joined were told of every
  * launch. */
 void world_check_identities(world_t *world);
-/* Likewise: what was launched without asking was launched by all, and is over everywhere. */
-void world_check_flights(world_t *world);
 
 /* Ranks whose data planes carry out one launch after the other, each when all who were told of it
  * have come to it, get to the end of what they were told so far. */

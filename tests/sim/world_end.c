@@ -1,6 +1,6 @@
 /*
- * world_end.c - what must hold of a simulated world when nothing can happen any more: all launches
- * are over, joined ranks were told of those that went without them, and no data plane waits for
+ * world_end.c - what must hold of a simulated world when nothing can happen any more: joined
+ * ranks were told of those that went without them, and no data plane waits for
  * ever. Called by the programs of this folder when their worlds have ended.
  */
 #include "world.h"
@@ -13,22 +13,6 @@ static void *allocate(size_t count, size_t bytes)
 
     if (memory == NULL) exit(2);
     return memory;
-}
-
-void world_check_flights(world_t *world)
-{
-    int count = world->options.tensors * world->options.occurrences;
-
-    for (int r = 0; r < world->options.size; r++) {
-        for (int place = 0; place < count; place++) {
-            if (world->ranks[r].flights[place].is_flying)
-                world_violation(world,
-                                "rank %d: tensor %d, occurrence %d was launched and never "
-                                "over",
-                                r, place / world->options.occurrences,
-                                place % world->options.occurrences);
-        }
-    }
 }
 
 /* One step of all data planes; 0: there is none. at: [size] how far each rank has come; waits:

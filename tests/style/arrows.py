@@ -42,9 +42,7 @@ ROOMS = {
     "fusion": ENGINE,
     # Readiness, order and launch: pure, it sees descriptions of the machine and no machine.
     "coordinator/negotiator": ["runtime/base", "runtime/engine", "runtime/group",
-                               "runtime/transport", "coordinator/negotiator/schedule"],
-    # An optional module of the negotiator.
-    "coordinator/negotiator/schedule": ["runtime/base", "coordinator/negotiator"],
+                               "runtime/transport"],
     "coordinator/loop": ["runtime/base", "runtime/trace", "runtime/transport",
                          "coordinator/negotiator"],
     "coordinator/program": BELOW + ["coordinator/negotiator", "coordinator/loop"],
@@ -162,7 +160,6 @@ def check_planted():
         ("fusion/plan.c", '#include "coordinator/negotiator/negotiator.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "coordinator/loop/loop.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "fusion/pipeline.h"'),
-        ("coordinator/negotiator/schedule/schedule.h", '#include "coordinator/api/context/context.h"'),
         ("coordinator/loop/loop.c", '#include "coordinator/api/context/context.h"'),
         ("coordinator/api/context/texts.c", '#include "coordinator/api/operation/request.h"'),
         ("coordinator/api/operation/launch.c", '#include "coordinator/api/world/group.h"'),

@@ -21,8 +21,6 @@ LONG = {
     "include/dp.h": (1200, "the contract: most of it is comments, and users want one header"),
     "tests/gpu/gpt2/kernels.cu": (900, A_LIST),
     "tests/gpu/gpt2/test_gpt2_cuda.c": (800, A_LIST),
-    "tests/sim/explore.c": (800, "the explorer, its worlds and its report, split already from their parts"),
-    "tests/sim/sim_negotiator.c": (800, A_LIST),
     "tests/sim/world.c": (1000, "one simulated world with all misfortunes that it knows"),
     "tests/unit/coordinator/negotiator/test_negotiator.c": (800, A_LIST),
     "tests/unit/coordinator/negotiator/test_negotiator_groups.c": (900, A_LIST),
@@ -65,8 +63,8 @@ def too_large(root):
 
 def check_planted():
     lines = {"kernels/long.c": LINES + 1, "kernels/allowed.c": LINES, "include/dp.h": LINES + 1,
-             "docs/page.md": 2 * LINES, "tests/sim/explore.c": LONG["tests/sim/explore.c"][0] + 1,
-             "tests/sim/world.c": LINES}
+             "docs/page.md": 2 * LINES, "tests/sim/world.c": LONG["tests/sim/world.c"][0] + 1,
+             "tests/unit/runtime/base/test_rendezvous.c": LINES}
     for number in range(FILES + 1):
         lines["fusion/part%d.c" % number] = lines["tests/mutation/errors/%d.patch" % number] = 1
     with tempfile.TemporaryDirectory() as root:
@@ -75,7 +73,8 @@ def check_planted():
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                 file.write("\n" * count)
         found = sorted(line.split(":")[0] for line in too_large(root))
-    expected = ["fusion", "kernels/long.c", "tests/sim/explore.c", "tests/sim/world.c"]
+    expected = ["fusion", "kernels/long.c", "tests/sim/world.c",
+                "tests/unit/runtime/base/test_rendezvous.c"]
     return [] if found == expected else ["found %s, planted %s" % (found, expected)]
 
 

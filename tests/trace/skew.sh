@@ -21,7 +21,7 @@ job() { # job LATE OPTION...: writes $work/report and $work/figures
 }
 
 for world in "-np 2" "-np 3" "-np 2 --pretend-nodes 2" "-np 3 --pretend-nodes 2"; do
-  for order in "--schedule off" "--schedule auto" "--order program"; do
+  for order in "--order negotiated" "--order program"; do
     # shellcheck disable=SC2086
     job $late $world $order
     awk -v late=$late -v what="$world $order" '

@@ -1,9 +1,5 @@
 # The negotiator: pure, so worlds of several ranks run inside one test.
-set(names negotiator negotiator_groups negotiator_priority stall)
-if(DP_WITH_SCHEDULE)
-  list(APPEND names negotiator_schedule)
-endif()
-foreach(name IN LISTS names)
+foreach(name negotiator negotiator_groups negotiator_priority stall)
   dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c ../sim/world_end.c
           LIBS dp_coordinator TIMEOUT 30)
 endforeach()

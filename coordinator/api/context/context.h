@@ -33,21 +33,6 @@
 typedef struct dp_staging dp_staging_t;           /* operation/stage.c */
 typedef struct dp_pooled_event dp_pooled_event_t; /* operation/stream.c */
 
-#define DP_NUDGES 2 /* how often the negotiator is told that the program waits; see wait.c */
-
-/* When the program first waited for or tested this operation before its launch, and how often the
- * negotiator was told. */
-typedef struct dp_asked {
-    _Atomic uint64_t since_ns; /* 0: it has not asked */
-    _Atomic uint32_t nudges;
-} dp_asked_t;
-
-static inline void dp_asked_reset(dp_asked_t *asked)
-{
-    atomic_store_explicit(&asked->since_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&asked->nudges, 0, memory_order_relaxed);
-}
-
 /* Ranks that work together. Lives until the context is destroyed, also after dp_group_destroy(). */
 struct dp_group {
     dp_context_t *context;
@@ -71,12 +56,6 @@ struct dp_group {
     int is_ended;               /* and is over */
     dp_program_bucket_t bucket; /* guarded by the program's lock */
 };
-
-/* Launches by the cached schedule that must not be reported as over yet, see late.c. */
-typedef struct dp_late {
-    uint64_t from, until; /* their sequences: from < sequence <= until; guarded by lock */
-    dp_handle_t *parked;  /* those that are done here; guarded by lock */
-} dp_late_t;
 
 /* Whether a lane of the data plane moves, see watch.c; the owner of progress only (loop.h). */
 typedef struct dp_watch_lane {
@@ -141,7 +120,6 @@ typedef struct dp_waiting {
     uint64_t spin_ns;                   /* how long it polls otherwise, before it sleeps */
     _Atomic uint64_t progressed_ticket; /* 1 + ticket of the last operation that a thread made
                                            progress for; the next submission looks at it */
-    dp_asked_t all_asked;               /* of dp_wait_all() */
     _Atomic uint32_t completions;       /* a futex: moves with every completion */
     _Atomic uint32_t sleepers;          /* threads that sleep on it */
 } dp_waiting_t;
@@ -155,7 +133,7 @@ typedef struct dp_counts {
 typedef struct dp_steps {
     dp_window_t window;       /* of the timeline asked for; its steps' records are kept */
     _Atomic uint64_t current; /* for progress texts */
-    _Atomic int are_declared; /* dp_step_begin() was called, so a sync does not begin a round */
+    _Atomic int are_declared; /* dp_step_begin() was called */
     _Atomic int is_open;      /* between dp_step_begin() and dp_step_end() */
 } dp_steps_t;
 
@@ -195,7 +173,6 @@ struct dp_context {
     dp_trace_track_t *agree_track; /* the owner of progress only */
     dp_watch_t watch;
     dp_seen_t seen;
-    dp_late_t late;
     dp_waiting_t waiting;
     dp_counts_t counts;
     dp_steps_t steps;

@@ -13,7 +13,6 @@
 #include "coordinator/api/model/gradients.h"
 #include "coordinator/api/operation/submit.h"
 #include "coordinator/api/operation/wait.h"
-#include "coordinator/api/world/query.h"
 
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/sized.h"
@@ -187,7 +186,6 @@ dp_status_t dp_gradients_collect(dp_gradients_t *gradients, dp_gradients_result_
         if (status == DP_OK) status = waited;
         if (nonfinite == 0 && total.nonfinite > 0) first_bad = parameter;
     }
-    dp_context_round(gradients->context);
     if (status == DP_OK && gradients->check) status = compare_weights(gradients);
     if (status != DP_OK) return status;
     dp_decision_make(&gradients->decision, &total, found);

@@ -16,7 +16,6 @@
 #include "coordinator/api/context/places.h"
 #include "coordinator/api/operation/report.h"
 #include "coordinator/api/context/texts.h"
-#include "coordinator/api/operation/late.h"
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/wait.h"
 #include "runtime/base/thread.h"
@@ -39,10 +38,9 @@ static dp_group_t *group_of_launch(dp_context_t *context, const dp_output_t *lau
     return NULL;
 }
 
-/* The request of an operation that this rank has not submitted: it has joined, or left a cached
- * schedule by which the others launched. NULL: no memory. Lock held. */
-static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry_t *entry,
-                                        int by_schedule)
+/* The request of an operation that this rank has not submitted, because it has joined. NULL: no
+ * memory. Lock held. */
+static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry_t *entry)
 {
     const dp_signature_t *agreed = entry->signature;
     int exchanges = dp_is_exchange(agreed->collective);
@@ -63,13 +61,6 @@ static dp_handle_t *make_absent_request(dp_group_t *group, const dp_launch_entry
                                                      .dtype = agreed->parts[i].dtype};
     }
     if (exchanges) request->exchange.counts[0] = 0; /* an allgatherv: this rank's part is empty */
-    /* The other ranks read this rank's memory, so there must be some. */
-    if (by_schedule && (entry->in_place || entry->is_void) &&
-        dp_late_fill(request, entry) != DP_OK) {
-        dp_late_free(request);
-        dp_request_discard(request);
-        return NULL;
-    }
     return request;
 }
 
@@ -103,7 +94,7 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
         .last_absmax = entry->last_absmax,
         .root = request->is_absent ? agreed->root : request->root,
         .peer = request->is_absent ? agreed->peer : request->peer,
-        .is_absent = request->is_absent && request->late.stand_in == NULL,
+        .is_absent = request->is_absent,
         .contributors = request->contributors,
         .count_joined = agreed->count_joined,
         .prescale = agreed->prescale,
@@ -126,37 +117,18 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
 
-/* By the cached schedule: other ranks may launch it as if all ranks gave their data, so its
- * completion is final only when all have agreed on it (late.c). Lock held. */
-static void note_scheduled_launch(dp_handle_t *request, const dp_output_t *launch,
-                                  const dp_launch_entry_t *entry)
-{
-    const dp_signature_t *agreed = entry->signature;
-
-    request->late.by_schedule = 1;
-    request->late.averages = agreed->reduce == DP_AVERAGE && !agreed->count_joined;
-    request->late.sequence = launch->sequence;
-    request->late.launch_id = entry->id;
-    request->contributors = request->group->size;
-    request->late.settled_status = DP_OK;
-    request->late.settled_absent = (int)entry->absent;
-    /* A launch that catches up: the ranks had agreed on it before it came here. */
-    request->late.is_settled = launch->sequence <= request->context->late.until;
-}
-
 /* Gives every item its request; nothing is marked as launched before all have one. Lock held. */
 static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *launch,
                                    dp_pipeline_item_t *items)
 {
     dp_group_t *group = group_of_launch(context, launch);
-    dp_status_t status;
 
     if (group == NULL) return DP_ERR_ABORTED;
     for (size_t i = 0; i < launch->entry_count; i++) {
         const dp_launch_entry_t *entry = &launch->entries[i];
         dp_handle_t *request = entry->request;
 
-        if (request == NULL) request = make_absent_request(group, entry, launch->is_scheduled);
+        if (request == NULL) request = make_absent_request(group, entry);
         if (request == NULL) {
             while (i-- > 0)
                 if (launch->entries[i].request == NULL) dp_request_discard(items[i].request);
@@ -164,12 +136,6 @@ static dp_status_t assign_requests(dp_context_t *context, const dp_output_t *lau
         }
         request->contributors = group->size - (int)entry->absent;
         items[i].request = request;
-        if (!launch->is_scheduled) continue;
-        note_scheduled_launch(request, launch, entry);
-        if (entry->request == NULL || !entry->in_place || request->node.submission.in_place)
-            continue;
-        status = dp_late_lend(request, entry->signature);
-        if (status != DP_OK) return status; /* the world ends and fails all requests */
     }
     return DP_OK;
 }
@@ -250,11 +216,7 @@ void dp_launch(dp_context_t *context, const dp_output_t *launch, uint64_t digest
         if (out != NULL) dp_pipeline_launch_give(context->pipeline, out);
         dp_loop_abort(context->loop, status,
                       status == DP_ERR_NO_MEMORY ? "no memory for a launch"
-                      : status == DP_ERR_UNSUPPORTED
-                          ? "a tensor whose stream is not done has left "
-                            "the engine's memory; others reduce it in "
-                            "place by the cached schedule"
-                          : "a launch came for a group that is not here");
+                                                 : "a launch came for a group that is not here");
         return;
     }
     /* A lane's launch thread is awake where it has work, and takes this launch too. */
@@ -324,7 +286,6 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     context->engine->ops->abort(context->engine, status, kept);
     dp_pipeline_abort(context->pipeline, status, kept);
     if (context->program != NULL) dp_program_stop(context->program, status, kept);
-    dp_late_fail(context, status, kept);
     for (;;) {
         dp_handle_t *request;
 
@@ -378,8 +339,6 @@ static void absent_done(dp_handle_t *request)
 {
     dp_context_t *context = request->context;
 
-    dp_late_free(request);
-
     pthread_mutex_lock(&context->lock);
     dp_request_discard(request);
     pthread_mutex_unlock(&context->lock);
@@ -389,10 +348,8 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
 {
     dp_context_t *context = user;
     dp_handle_t *request = done->request;
-    dp_pipeline_done_t kept = *done;
     const char *text = "";
 
-    if (request->late.stand_in != NULL && !request->is_absent) dp_late_free(request);
     if (done->status != DP_OK) {
         if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
             dp_program_suspend(context->program, &request->program_op, done->status, done->text))
@@ -408,7 +365,7 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
         dp_request_fail(request, done->status, text);
         return;
     }
-    if (!dp_late_keeps(request, &kept)) dp_request_succeed(request, &kept);
+    dp_request_succeed(request, done);
 }
 
 void dp_on_launch_done(void *user, uint64_t sequence)

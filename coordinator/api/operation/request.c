@@ -3,9 +3,9 @@
  * runtime and the program have let it go. request.h has the picture.
  *
  * Requests are made when more are in flight than ever before; otherwise submitting allocates
- * nothing. Called by submit.c and wait.c on the program's threads, by launch.c and late.c on the
- * thread that owns progress or on one of the data plane, and by init.c at the end. It must not
- * know how ranks agree or how data moves.
+ * nothing. Called by submit.c and wait.c on the program's threads, by launch.c on the thread that
+ * owns progress or on one of the data plane, and by init.c at the end. It must not know how ranks
+ * agree or how data moves.
  */
 #include "coordinator/api/operation/request.h"
 
@@ -76,7 +76,6 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, s
     request->stream.figures = NULL;
     request->cookie = 0;
     dp_tally_init(&request->end.tally);
-    request->late.by_schedule = request->late.is_settled = 0;
     request->check.is_on = 0;
     request->check.input_hash = request->check.output_hash = 0;
     *out = request;
@@ -108,7 +107,6 @@ void dp_request_enlist(dp_handle_t *request, int has_owner)
     atomic_store(&request->agree_ns, 0);
     request->waiting.is_awaited = 0;
     request->waiting.will_progress = 0;
-    dp_asked_reset(&request->waiting.asked);
     request->contributors = 0;
     request->ticket = context->requests.next_ticket++;
     request->links.previous = context->requests.live_last;
@@ -290,7 +288,6 @@ void dp_requests_free(dp_context_t *context)
         next = request->links.next_made;
         free(request->room.list);
         free(request->exchange.counts);
-        free(request->late.lent);
         free(request);
     }
     context->requests.made = context->requests.pool = NULL;

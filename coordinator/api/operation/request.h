@@ -37,29 +37,6 @@ typedef struct dp_pooled_event {
     dp_event_t *event;
 } dp_pooled_event_t;
 
-/*
- * What late.c keeps of a request that the cached schedule launched: the data plane may finish it
- * here before it is known that every rank gave its data. Guarded by the context's lock from
- * `sequence` on.
- */
-typedef struct dp_late_request {
-    int by_schedule; /* launched by the cached schedule, and its completion is not final yet */
-    int averages;    /* it divides by the ranks that contribute */
-    uint64_t sequence;
-    uint32_t launch_id;
-    /* What the ranks agreed on after the schedule's end, once is_settled. */
-    int is_settled, settled_absent;
-    dp_status_t settled_status;
-    const char *settled_text;
-    /* Finished here, not yet reported: parked with what the pipeline had to say. */
-    dp_pipeline_done_t parked;
-    dp_handle_t *next_parked;
-    /* Engine memory for a request that is absent, or whose own memory is not the engine's; freed
-     * when it is over. */
-    void *stand_in;
-    dp_pipeline_tensor_t *lent; /* [tensor_count] its own tensors meanwhile */
-} dp_late_request_t;
-
 /* Of an exchange alone (dp_is_exchange()). Written at submission. */
 typedef struct dp_request_exchange {
     size_t *counts; /* elements that this rank sends: [count] of [room] */
@@ -98,7 +75,6 @@ typedef struct dp_request_stream {
 
 /* Threads of the program that wait for it. wait.c */
 typedef struct dp_request_waiting {
-    dp_asked_t asked;
     _Atomic uint32_t sleepers; /* inside futex wait on the request's state */
     int is_awaited;            /* a sleeping waiter is counted in the loop for it; lock */
     int will_progress;         /* the thread that sleeps carries its launch out; lock */
@@ -148,7 +124,6 @@ struct dp_handle {
     uint64_t agree_skew_ns;    /* of its lane (dp_engine_ops_t.skew_ns()) then; written before */
     dp_lane_t lane;            /* that its launch travels in; written before LAUNCHED */
     int contributors;          /* known from the launch on */
-    dp_late_request_t late;
     dp_request_end_t end;
 };
 

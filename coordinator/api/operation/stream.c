@@ -15,10 +15,7 @@
  *     a submission whose ready event is behind that work comes later still
  *
  * So h has its place in the order before that submission is announced at all. Operations that the
- * root may still put before h were submitted without waiting for h. A cached schedule keeps the
- * launches of a round in the order that was negotiated, so an operation that was submitted after a
- * wait stays behind the operation waited for; a rank that waits otherwise than in that round ends
- * the schedule.
+ * root may still put before h were submitted without waiting for h.
  */
 #include "coordinator/api/operation/stream.h"
 

@@ -19,34 +19,6 @@
 #include "coordinator/api/operation/stream_span.h"
 #include "runtime/base/thread.h"
 
-/* How long after the program first asked for an operation the negotiator is told that it is not
- * launched. The first time, this rank leaves a cached schedule in which an operation that it has
- * not submitted comes first; the second time the schedule has ended, and the time begins to run for
- * late launches that stand in the way. */
-static const uint64_t nudge_ns[DP_NUDGES] = {5ull * 1000000, 1000ull * 1000000};
-
-/* Called each time the program asks for an operation: during one long wait, by many short ones, or
- * by dp_test(). Returns when to call it again if the thread still waits then. */
-static uint64_t nudge(dp_context_t *context, dp_asked_t *asked, uint64_t now)
-{
-    uint64_t since = atomic_load_explicit(&asked->since_ns, memory_order_relaxed);
-    uint32_t nudges = atomic_load_explicit(&asked->nudges, memory_order_relaxed);
-
-    if (context->size == 1) return UINT64_MAX;
-    if (since == 0) {
-        since = now;
-        atomic_store_explicit(&asked->since_ns, since, memory_order_relaxed);
-    }
-    if (nudges < DP_NUDGES && now >= since + nudge_ns[nudges]) {
-        /* The next one comes as long behind this one, also where the program asks seldom. */
-        since = now - nudge_ns[nudges++];
-        atomic_store_explicit(&asked->since_ns, since, memory_order_relaxed);
-        atomic_store_explicit(&asked->nudges, nudges, memory_order_relaxed);
-        dp_loop_long_wait(context->loop);
-    }
-    return nudges < DP_NUDGES ? since + nudge_ns[nudges] : UINT64_MAX;
-}
-
 /* NaN is a mistake of the program, neither a short time nor a long one. */
 static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
 {
@@ -151,7 +123,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
      * first, and sleepers loaded then, so a change is either seen here or followed by a wake-up. */
     atomic_fetch_add(&request->waiting.sleepers, 1);
     for (;;) {
-        uint64_t now, until = deadline;
+        uint64_t now;
 
         state = atomic_load(&request->state);
         over = state >= wanted;
@@ -162,9 +134,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
             dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
                                  deadline))
             continue;
-        if (state == DP_REQUEST_PENDING)
-            until = dp_min(until, nudge(context, &request->waiting.asked, now));
-        dp_futex_wait(&request->state, state, until == UINT64_MAX ? UINT64_MAX : until - now);
+        dp_futex_wait(&request->state, state, deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
     }
     atomic_fetch_sub(&request->waiting.sleepers, 1);
     /* The launch may have been handed to this thread just as its deadline came. The other side of
@@ -259,8 +229,6 @@ static void look(dp_handle_t *handle)
     dp_context_t *context = handle->context;
 
     if (context->program != NULL) dp_program_wait(context->program, &handle->program_op);
-    if (atomic_load(&handle->state) == DP_REQUEST_PENDING)
-        (void)nudge(context, &handle->waiting.asked, dp_now_ns());
 }
 
 /* dp_wait(). tally: the exact figures are merged into it; NULL: not wanted. */
@@ -399,17 +367,13 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
 static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
     const uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
-    dp_asked_t *asked = &context->waiting.all_asked;
     dp_trace_track_t *track;
     dp_status_t status = DP_OK;
     uint64_t end;
 
     if (context->program != NULL)
         dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->bucket);
-    if (!is_set_live(context, set)) {
-        dp_asked_reset(asked);
-        return DP_OK;
-    }
+    if (!is_set_live(context, set)) return DP_OK;
     track = dp_trace_thread_track(context->trace);
     dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT,
                                               .start_ns = begin,
@@ -419,21 +383,19 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     atomic_fetch_add(&context->waiting.sleepers, 1);
     for (;;) {
         uint32_t seen = atomic_load(&context->waiting.completions);
-        uint64_t now = dp_now_ns(), until = deadline;
+        uint64_t now = dp_now_ns();
 
         if (!is_set_live(context, set)) break;
         if (now >= deadline) {
             status = DP_ERR_TIMEOUT;
             break;
         }
-        until = dp_min(until, nudge(context, asked, now));
         dp_futex_wait(&context->waiting.completions, seen,
-                      until == UINT64_MAX ? UINT64_MAX : until - now);
+                      deadline == UINT64_MAX ? UINT64_MAX : deadline - now);
     }
     atomic_fetch_sub(&context->waiting.sleepers, 1);
     end = dp_now_ns();
     dp_trace_end_at(track, end);
-    if (status == DP_OK) dp_asked_reset(asked); /* after a timeout the next wait goes on */
     atomic_fetch_add_explicit(&context->counts.wait_ns, end - begin, memory_order_relaxed);
     return status;
 }

@@ -22,7 +22,6 @@
 #include "coordinator/api/operation/report.h"
 #include "coordinator/api/context/sized.h"
 #include "coordinator/api/context/values.h"
-#include "coordinator/api/operation/late.h"
 #include "coordinator/api/operation/launch.h"
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stage.h"
@@ -211,7 +210,6 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .fatal = dp_on_fatal,
                                                .loss = dp_on_loss,
                                                .running = dp_on_running,
-                                               .schedule = dp_on_schedule,
                                                .watch = dp_on_watch}};
     dp_status_t status;
 
@@ -379,10 +377,6 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
         status = make_program(context);
         if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
     }
-    /* On a GPU no schedule is cached: work queued behind a result cannot be put right where a rank
-     * left the schedule (protocol.md), and the backward pass hides the negotiation. All ranks have
-     * the same kind of device, so all decide alike. */
-    if (context->device->ops->is_async) context->config.schedule = 0;
     dp_inject_enter(config->injector, DP_INJECT_WIREUP);
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);

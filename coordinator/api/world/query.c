@@ -4,7 +4,7 @@
  *
  * Called on any of the program's threads; nothing here waits for another rank.
  */
-#include "coordinator/api/world/query.h"
+#include "coordinator/api/context/context.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,22 +115,13 @@ const char *dp_setting(const dp_context_t *context, const char *name)
 
 /* ---- Timeline ------------------------------------------------------------------------------- */
 
-void dp_context_round(dp_context_t *context)
-{
-    if (context->rank != 0) return; /* only the root looks for rounds that repeat themselves */
-    if (!atomic_load_explicit(&context->steps.are_declared, memory_order_relaxed))
-        dp_loop_program_round(context->loop);
-}
-
-/* Every rank keeps the step for stall reports, the timeline and injected faults; only rank 0 tells
- * the coordinator that a round begins. */
+/* The step is kept for stall reports, the timeline and injected faults. */
 void dp_step_begin(dp_context_t *context, uint64_t step)
 {
     char text[64];
 
     if (context == NULL || dp_context_is_forked(context)) return;
     atomic_store_explicit(&context->steps.are_declared, 1, memory_order_relaxed);
-    if (context->rank == 0) dp_loop_program_round(context->loop);
     atomic_store_explicit(&context->steps.current, step, memory_order_relaxed);
     atomic_store_explicit(&context->steps.is_open, 1, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
@@ -202,11 +193,7 @@ dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats)
                        .transfer_ns = pipeline.transfer_ns,
                        .coordinator_cpu_ns = loop.cpu_ns,
                        .launch_cpu_ns = pipeline.cpu_ns,
-                       .trace_dropped = dp_trace_dropped(context->trace),
-                       .schedules = loop.schedules,
-                       .schedule_ends = loop.schedule_ends,
-                       .scheduled_launches = loop.scheduled_launches,
-                       .schedule_end_reason = loop.schedule_end_reason};
+                       .trace_dropped = dp_trace_dropped(context->trace)};
     dp_sized_write(stats, &now, sizeof(now));
     return DP_OK;
 }

@@ -7,8 +7,6 @@
  * which rank it waits for there. After DP_STALL_WARN without a move this rank warns, after
  * DP_STALL_LIMIT the job ends. A rank that waits for no other is the cause itself and reports
  * first; the others wait GRACE_NS longer. Called by the loop, on the thread that owns progress.
- *
- * It also tells the negotiator of operations that are waited for by their cookies.
  */
 #include "coordinator/api/world/watch.h"
 
@@ -19,7 +17,6 @@
 
 #define LOOK_NS (500ull * 1000000)
 #define GRACE_NS (2000ull * 1000000) /* for the report of the rank that is the cause */
-#define COOKIE_NS (1000ull * 1000000)
 
 /* The label of the oldest launched operation of a lane that is not over; 0: there is none. */
 static int oldest_launched(dp_context_t *context, dp_lane_t lane, char *label, size_t room)
@@ -110,31 +107,6 @@ static dp_status_t judge_lane(dp_context_t *context, dp_lane_t lane, uint64_t no
     return DP_OK;
 }
 
-/* ---- Operations that are asked for by their cookies ----------------------------------------- */
-
-/* A program that sleeps on the descriptor of dp_completions_fd() makes no call that says that it
- * waits. So an operation with a cookie that is still not launched counts as waited for by now; one
- * that is early in a long step loses no more than a cached schedule (see nudge() in wait.c). */
-static void nudge_for_cookies(dp_context_t *context, uint64_t now_ns)
-{
-    int is_waiting = 0;
-
-    pthread_mutex_lock(&context->lock);
-    for (dp_handle_t *request = context->requests.live_first; request != NULL;
-         request = request->links.following) {
-        dp_asked_t *asked = &request->waiting.asked;
-        const uint32_t nudges = atomic_load_explicit(&asked->nudges, memory_order_relaxed);
-
-        if (request->cookie == 0 || nudges >= DP_NUDGES) continue;
-        if (atomic_load(&request->state) != DP_REQUEST_PENDING) continue;
-        if (now_ns < request->submit_ns + (nudges + 1) * COOKIE_NS) continue;
-        atomic_store_explicit(&asked->nudges, nudges + 1, memory_order_relaxed);
-        is_waiting = 1;
-    }
-    pthread_mutex_unlock(&context->lock);
-    if (is_waiting) dp_loop_long_wait(context->loop);
-}
-
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room)
 {
     dp_context_t *context = user;
@@ -143,7 +115,6 @@ dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, s
 
     if (now_ns < context->watch.next_ns) return DP_OK;
     context->watch.next_ns = now_ns + LOOK_NS;
-    nudge_for_cookies(context, now_ns);
     if (context->engine->ops->moves == NULL) return DP_OK;
     for (int i = 0; i < DP_LANE_COUNT; i++)
         is_still[i] = stands_still(context, (dp_lane_t)i, now_ns);

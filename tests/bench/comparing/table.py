@@ -106,15 +106,10 @@ def _horovod_rows(what, figures, size):
 
 
 def idle_rows(found):
-    rows = []
-    modes = (("scheduled", "by a schedule", 80.0), ("negotiated", "negotiated", 150.0))
-    for mode, name, limit in modes:
-        worst = idle.worst_after_idle(found, mode)
-        if worst is None:
-            rows.append(absent(f"4 B after idling, {name}", f"<= {limit:g} us"))
-            continue
-        rows.append(Row(f"4 B after idling, {name}", f"<= {limit:g} us", time_text(worst[0]),
-                        f"the worst of the gaps: {worst[1] / 1e3:g} ms", "-", worst[0] <= limit))
+    what, limit, worst = "4 B after idling", 100.0, idle.worst_after_idle(found)
+    rows = [absent(what, f"<= {limit:g} us") if worst is None else
+            Row(what, f"<= {limit:g} us", time_text(worst[0]),
+                f"the worst of the gaps: {worst[1] / 1e3:g} ms", "-", worst[0] <= limit)]
     share = median_of(found["idle"])
     rows.append(absent("CPU while idle", "< 0.2 % of a core") if share is None else
                 Row("CPU while idle", "< 0.2 % of a core", f"{share:.3f} %", "-", "-",

@@ -53,7 +53,7 @@ static void so_it_does_with_one_wait_for_all(void **state)
     late_rank_shows_as_skew(1, 0);
 }
 
-/* By a cached schedule or in program order. */
+/* In program order. */
 static void so_it_does_where_ranks_launch_without_asking(void **state)
 {
     (void)state;

@@ -2,7 +2,7 @@
  * turns.h - names for the collectives of a process group, which come without: numbers in turn.
  *
  * libdp keeps what it knows of a tensor under its name: the magnitude of its last sum, which scales
- * DP_WIRE=fp16, and its place in a cached schedule. So an operation of a training step should have
+ * DP_WIRE=fp16. So an operation of a training step should have
  * the number that it had in the step before. But a rank must not look at an operation to name it:
  * ranks that disagree about the nth operation find out because both give it the same name. So the
  * number follows from the operations before it.

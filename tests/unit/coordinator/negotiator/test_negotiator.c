@@ -161,7 +161,7 @@ static void negotiator_batch_costs_one_message_each_way_per_edge(void **state)
         assert_int_equal(pending(&world), 0);
         assert_int_equal(world.messages - before, 2 * 12);
         /* Names and signatures travel once: afterwards 8 READYs and a LAUNCH of 8 per edge. */
-        if (step > 0) assert_int_equal(world.bytes - bytes, 12 * (20 + 8 * 12 + 20 + 21 + 8 * 9));
+        if (step > 0) assert_int_equal(world.bytes - bytes, 12 * (16 + 8 * 12 + 16 + 13 + 8 * 9));
     }
     world_fini(&world);
 }
@@ -604,7 +604,7 @@ static void negotiator_abort_gives_the_reason_to_all(void **state)
 static void expect_refusal(const dp_item_t *item, uint64_t position, const char *text)
 {
     uint8_t data[2048];
-    dp_frame_header_t header = {0, 0, position};
+    dp_frame_header_t header = {0, position};
     dp_writer_t writer;
     world_t world;
 
@@ -647,22 +647,6 @@ static void negotiator_refuses_what_breaks_the_protocol(void **state)
     expect_refusal(&item, DP_POSITION_NONE, "outside of the order");
 }
 
-/* Places behind late launches exist after a schedule only: a launch there would wait for ever. */
-static void negotiator_refuses_a_place_behind_no_late_launch(void **state)
-{
-    dp_signature_part_t part;
-    dp_signature_t signature;
-    dp_item_t item = {.kind = DP_ITEM_READY, .id = DP_ID_NONE, .root = -1, .peer = -1};
-
-    (void)state;
-    world_signature(&signature, &part, 4);
-    item.name = "x";
-    item.flags = DP_FLAG_SIGNATURE | DP_FLAG_AHEAD;
-    item.signature = &signature;
-    item.ahead = 1;
-    expect_refusal(&item, 0, "tensor x announced ahead of all");
-}
-
 static void negotiator_refuses_bytes_that_are_no_frame(void **state)
 {
     static const struct {
@@ -671,11 +655,11 @@ static void negotiator_refuses_bytes_that_are_no_frame(void **state)
         const char *text;
     } cases[] = {
         {"", 0, "malformed header"},
-        {"\x09", 1, "it speaks version 9, this rank 4"},
-        {"\x04\0\0\0", 4, "malformed header"},
-        {"\x04\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, "malformed header"},
-        {"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 21, "malformed item at byte 20 of 21"},
-        {"\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 22, "malformed item"},
+        {"\x09", 1, "it speaks version 9, this rank 5"},
+        {"\x05\0\0\0", 4, "malformed header"},
+        {"\x05\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0", 16, "malformed header"},
+        {"\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x63", 17, "malformed item at byte 16 of 17"},
+        {"\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\xff", 18, "malformed item"},
     };
 
     (void)state;
@@ -727,7 +711,6 @@ int main(void)
         cmocka_unit_test(negotiator_loss_reaches_all_with_one_cause),
         cmocka_unit_test(negotiator_abort_gives_the_reason_to_all),
         cmocka_unit_test(negotiator_refuses_what_breaks_the_protocol),
-        cmocka_unit_test(negotiator_refuses_a_place_behind_no_late_launch),
         cmocka_unit_test(negotiator_refuses_bytes_that_are_no_frame),
         cmocka_unit_test(negotiator_refuses_strangers),
     };

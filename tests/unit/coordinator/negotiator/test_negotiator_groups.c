@@ -686,7 +686,7 @@ static void expect_refusal(int from, const dp_item_t *item, const dp_item_t *ent
                            const char *text)
 {
     uint8_t data[2048];
-    dp_frame_header_t header = {0, 0, 0};
+    dp_frame_header_t header = {0, 0};
     int to = from == 4 ? 0 : 4;
     dp_writer_t writer;
     world_t world;
