@@ -31,7 +31,9 @@ static int is_child;
 /* ---- In the child --------------------------------------------------------------------------- */
 
 /* The descriptors that an epoll watches, from a line such as
+ *
  *     tfd:       12 events:       19 data:  7f..  pos:0 ino:5c1b sdev:8
+ *
  * where the last two say which file 12 was when it was added. */
 typedef struct epoll_target {
     int fd;

@@ -60,12 +60,14 @@ dp_lane_t dp_lane_of(dp_collective_t collective);
 /*
  * One tensor, or a part of one, inside an operation. Parts start at a multiple of DP_TALLY_BLOCK
  * elements from the tensor's start.
- *                 in                                     out
- * allreduce       [count] engine memory                  [count] engine memory, may equal in
- * broadcast       [count] engine memory (root only)      [count] any memory
- * allgather       [count] engine memory                  row r at out + r * stride elements, any
- * reduce_scatter  row r at in + r * stride, engine mem.  [count] any memory
- * reduce          [count] engine memory                  [count] engine memory, root only
+ *
+ *                     in                                 out
+ *     allreduce       [count] engine memory              [count] engine memory, may equal in
+ *     broadcast       [count] engine memory (root only)  [count] any memory
+ *     allgather       [count] engine memory              row r at out + r * stride, any memory
+ *     reduce_scatter  row r at in + r * stride, engine   [count] any memory
+ *     reduce          [count] engine memory              [count] engine memory, root only
+ *
  * An out that is NULL is not wanted: what would go there is dropped (not in an allreduce).
  */
 typedef struct dp_engine_piece {

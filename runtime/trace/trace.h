@@ -6,9 +6,11 @@
  * Recording takes no lock and allocates nothing; on a NULL track it is a no-op, so callers never
  * ask whether there is a recorder. It must not know what the numbers mean.
  *
- *     track = dp_trace_track(trace, "launch", DP_TRACE_TRACK_LAUNCH);        // NULL trace: NULL
- * track start = dp_now_ns(); ...; dp_trace_span(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE,
- * .start_ns = start, .bucket = sequence, .bytes = bytes, .aux = tensors, .name = name});
+ *     track = dp_trace_track(trace, "launch", DP_TRACE_TRACK_LAUNCH); // NULL trace: NULL track
+ *     start = dp_now_ns();
+ *     ...
+ *     dp_trace_span(track, (dp_trace_record_t){.kind = DP_TRACE_WIRE, .start_ns = start,
+ *                                              .bucket = sequence, .bytes = bytes, .name = name});
  */
 #ifndef DP_TRACE_TRACE_H
 #define DP_TRACE_TRACE_H

@@ -24,9 +24,8 @@
 
 #define COUNT 5000
 #define CHILDREN 4
-#define SOON_S                                                                                     \
-    100.0 /* a death told by a closed connection takes a millisecond; a timeout 400 s              \
-           */
+/* A death told by a closed connection takes a millisecond; a timeout 400 s. */
+#define SOON_S 100.0
 #define CHILD_LIFE_S 600 /* a child that nobody ends */
 
 static float values[COUNT];

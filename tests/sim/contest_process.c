@@ -2,11 +2,11 @@
  * contest_process.c - real ranks that make a group under one name with two lists, as often as it
  * takes to meet in every way.
  *
- * contest_process below   5 ranks, DP_TREE_ARITY=2: both lists are announced below rank 1, so they
- *                         fail before rank 0 calls at all, which is told when it does
- * contest_process apart   4 ranks or more: rank 1 and rank 3 have one list, rank 2 another. What
- *                         comes first at the root decides: all fail, or the first is made, and
- *                         rank 2 is told that rank 1 has left
+ *     contest_process below   5 ranks, DP_TREE_ARITY=2: both lists are announced below rank 1, so
+ *                             they fail before rank 0 calls at all, which is told when it does
+ *     contest_process apart   4 ranks or more: rank 1 and rank 3 have one list, rank 2 another; the
+ *                             first at the root decides: all fail, or the first is made, and rank 2
+ *                             is told that rank 1 has left
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -7,10 +7,9 @@
  * recognised by their digest and entered once. When nothing can happen any more the world must have
  * ended well: everything handed back and everybody gone, or all survivors told who was lost.
  *
- * explore                 all the worlds listed below
- * explore --size S        those of a set: pair, trio; groups, short, with groups; long, likewise;
- *                         contest
- * explore --world W       one of them
+ *     explore                 all the worlds listed below
+ *     explore --size S        those of a set: pair, trio; groups, short, long, with groups; contest
+ *     explore --world W       one of them
  */
 #include "digest.h"
 #include "moments.h"

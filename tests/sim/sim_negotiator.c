@@ -2,9 +2,9 @@
  * sim_negotiator.c - many ranks over a virtual network: each seed is a world with its own size,
  * tree, groups, delays, order of submissions and misfortunes.
  *
- * sim_negotiator                 seeds 1 to 2000; ctest runs some of them
- * sim_negotiator --seeds A B     seeds A to B
- * sim_negotiator --seed S        one of them, exactly as it was, with a summary
+ *     sim_negotiator                 seeds 1 to 2000; ctest runs some of them
+ *     sim_negotiator --seeds A B     seeds A to B
+ *     sim_negotiator --seed S        one of them, exactly as it was, with a summary
  *
  * Time is an event queue. Every input's outputs are taken at once or after a random while, so that
  * inputs coalesce as they do in the loop. After each run what must hold at the end is checked:

@@ -29,8 +29,8 @@ LONG = {
     "tests/unit/runtime/engine/test_nccl_engine.c": (1100, A_LIST),
     "tests/unit/runtime/transport/test_transport_shm.c": (800, A_LIST),
 }
-# Folders of data, which nobody reads file by file.
-MANY = re.compile(r"^tests/(fuzz/corpus/[a-z_]+|mutation/errors)$")
+# A folder of data, which nobody reads file by file.
+MANY = re.compile(r"^tests/mutation/errors$")
 
 
 def tree(root):

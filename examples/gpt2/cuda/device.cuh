@@ -16,9 +16,8 @@
 #define VECTOR 8    /* elements that a thread handles at once */
 #define ROW_WARPS 8 /* rows, one per warp, of a block in kernels that go by rows */
 #define EVERY_LANE 0xffffffffu
-#define FLAT_THREADS                                                                               \
-    256 /* of kernels without rows: 8 warps hide memory's latency on every chip                    \
-         */
+/* Threads of a block in kernels without rows: 8 warps hide memory's latency on every chip. */
+#define FLAT_THREADS 256
 
 /* Every file's part of gpt2_cuda_kernels_prepare(). */
 int gpt2_cuda_embed_prepare(void);

@@ -3,8 +3,10 @@
  *
  *     rank 0  [piece][piece][piece\n]           the turn is rank 0's: straight into the sink
  *     rank 1         [line\n]                   waits in rank 1's buffer, then goes behind it
- *     rank 2           [piece][piece\n]         waits, too; if its line is not over by then, the
- * turn is rank 2's next
+ *     rank 2           [piece][piece\n]         waits, too
+ *
+ * If rank 2's line is not over by then, the next turn is rank 2's. Called by output.c, on the only
+ * thread of dprun or of an agent.
  */
 #include "launcher/dprun/output/turns.h"
 

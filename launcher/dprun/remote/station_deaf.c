@@ -8,8 +8,8 @@
  *
  *     nothing of this side is under way       the frame DEAF leaves at once
  *     unconfirmed bytes hold the frame up     a line on standard error, which ssh or srun carry
- *     and there is no ssh or srun (--node)    after DP_REMOTE_SILENCE_NS the connection is reset,
- * on a bad link after DP_SILENCE_PATIENCE times as long
+ *     and there is no ssh or srun (--node)    the connection is reset after DP_REMOTE_SILENCE_NS,
+ *                                             or DP_SILENCE_PATIENCE times that on a bad link
  *
  * dprun asks once more before it believes it (fleet_deaf.c). The node's own ranks go on until the
  * lease ends.

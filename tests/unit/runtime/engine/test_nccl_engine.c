@@ -882,9 +882,9 @@ static dp_engine_group_t *make_group(engine_rank_t *rank, uint32_t uid, const in
 }
 
 /*
- * rank 0: end A   make C   send in C to 1   allreduce in B
- * rank 1: end A   make C   receive in C
- * rank 2: end A   make C                    allreduce in B     its keeper is late with "end A"
+ *     rank 0: end A   make C   send in C to 1   allreduce in B
+ *     rank 1: end A   make C   receive in C
+ *     rank 2: end A   make C                    allreduce in B     its keeper is late with "end A"
  *
  * Rank 0 waits until rank 2's keeper has made C. So rank 2 must not wait in B for rank 0, in the
  * keeper's way, before its keeper is through.
