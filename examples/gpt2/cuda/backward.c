@@ -53,7 +53,8 @@ void gpt2_cuda_hand_over(gpt2_cuda_pass_t *pass, size_t first, size_t count)
     if (hooks->ready(hooks->user, first, count) != 0) pass->stopped = 1;
 }
 
-/* d_stream += (fresh: =) what d_normed is behind a norm. */
+/* d_stream += (fresh: =) what d_normed is behind a norm. stream_sums = the sums of d_stream's
+ * columns: the gradient of the bias that was added to the stream before the norm. */
 static void cuda_norm_backward(gpt2_cuda_pass_t *pass, int fresh, size_t index, const void *x,
                                const float *mean, const float *rstd)
 {
@@ -64,8 +65,22 @@ static void cuda_norm_backward(gpt2_cuda_pass_t *pass, int fresh, size_t index, 
                    gpt2_cuda_norm_backward(self->stream, self->type, all->d_stream, fresh,
                                            gpt2_cuda_gradient(self, index),
                                            gpt2_cuda_gradient(self, index + 1), pass->accumulate,
-                                           all->d_normed, x, gpt2_cuda_full_weight(self, index),
-                                           mean, rstd, all->scratch, pass->rows, pass->width));
+                                           all->stream_sums, all->d_normed, x,
+                                           gpt2_cuda_full_weight(self, index), mean, rstd,
+                                           all->scratch, pass->rows, pass->width));
+}
+
+/* From where the norm behind left it: the gradients of this block may not have been there yet. */
+static void take_stream_sums(gpt2_cuda_pass_t *pass, float *to)
+{
+    gpt2_cuda_replica_t *self = pass->self;
+    const float *sums = self->pass.stream_sums;
+
+    gpt2_cuda_note(pass, "bias",
+                   pass->accumulate
+                       ? gpt2_cuda_add_bias(self->stream, GPT2_CUDA_F32, to, sums, 1, pass->width)
+                       : (int)cudaMemcpyAsync(to, sums, pass->width * sizeof(float),
+                                              cudaMemcpyDeviceToDevice, self->stream));
 }
 
 static void recompute_norm(gpt2_cuda_pass_t *pass, int layer, gpt2_block_tensor_t which, void *out,
@@ -97,9 +112,9 @@ static void mlp_backward(gpt2_cuda_pass_t *pass, int layer)
     }
     gpt2_cuda_note(pass, "fcproj weight",
                    gpt2_matmul_weight(products->fcproj_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_FCPROJ_W),
-                                      block_gradient(self, layer, GPT2_FCPROJ_B), pass->accumulate,
-                                      all->d_stream, block->gelu));
+                                      block_gradient(self, layer, GPT2_FCPROJ_W), NULL,
+                                      pass->accumulate, all->d_stream, block->gelu));
+    take_stream_sums(pass, block_gradient(self, layer, GPT2_FCPROJ_B));
     gpt2_cuda_note(pass, "fcproj input",
                    gpt2_matmul_input(products->fcproj_input, self->stream, all->d_fc, all->d_stream,
                                      block_weight(self, layer, GPT2_FCPROJ_W), block->fc));
@@ -127,9 +142,9 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
 
     gpt2_cuda_note(pass, "proj weight",
                    gpt2_matmul_weight(products->proj_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_PROJ_W),
-                                      block_gradient(self, layer, GPT2_PROJ_B), pass->accumulate,
-                                      all->d_stream, block->attention));
+                                      block_gradient(self, layer, GPT2_PROJ_W), NULL,
+                                      pass->accumulate, all->d_stream, block->attention));
+    take_stream_sums(pass, block_gradient(self, layer, GPT2_PROJ_B));
     gpt2_cuda_note(pass, "proj input",
                    gpt2_matmul_input(products->proj_input, self->stream, all->d_attention,
                                      all->d_stream, block_weight(self, layer, GPT2_PROJ_W), NULL));

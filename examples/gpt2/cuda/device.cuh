@@ -31,9 +31,16 @@ int gpt2_cuda_lamb_prepare(void);
 int gpt2_cuda_powersgd_prepare(void);
 int gpt2_cuda_topk_prepare(void);
 
-/* Second pass of sums over rows (sums.cu): out[which][c] (+)= the sum over p < parts of
- * partial[p][which][c], in one fixed order. outs: 1 or 2 of [width]. */
-int gpt2_cuda_fold(gpt2_cuda_stream_t stream, float *out, float *out2, int accumulate,
+/* Where the sums of a second pass go. */
+#define FOLDS 3
+typedef struct fold_outs {
+    float *to[FOLDS]; /* [width] each; NULL: not wanted */
+    int adds[FOLDS];  /* to what is there */
+} fold_outs_t;
+
+/* Second pass of sums over rows (sums.cu): to[i][c] (+)= the sum over p < parts of
+ * partial[p][i][c], i < count, in one fixed order. */
+int gpt2_cuda_fold(gpt2_cuda_stream_t stream, const fold_outs_t &outs, unsigned count,
                    const float *partial, size_t parts, size_t width);
 
 /* Loads kernels by asking for something. */

@@ -77,12 +77,14 @@ int gpt2_cuda_norm_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, voi
 
 size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width);
 
-/* dx += (fresh: =) the gradient of the norm's input x; dweight, dshift [width]. d_out may be dx
- * only if fresh. scratch: gpt2_cuda_norm_scratch_bytes(). */
+/* dx += (fresh: =) the gradient of the norm's input x; dweight, dshift [width]. dx_sums [width] =
+ * the sums of dx's columns, as stored; NULL: not wanted. d_out may be dx only if fresh. scratch:
+ * gpt2_cuda_norm_scratch_bytes(). */
 int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
-                            float *dweight, float *dshift, int accumulate, const void *d_out,
-                            const void *x, const float *weight, const float *mean,
-                            const float *rstd, float *scratch, size_t rows, size_t width);
+                            float *dweight, float *dshift, int accumulate, float *dx_sums,
+                            const void *d_out, const void *x, const float *weight,
+                            const float *mean, const float *rstd, float *scratch, size_t rows,
+                            size_t width);
 
 /* ---- Around the matrix products (gelu.cu, sums.cu) -------------------------------------------
  * Needed where cuBLASLt has no epilogue for it, and to recompute. GELU is the tanh form.

@@ -1,24 +1,26 @@
 /*
- * norm_backward.cu - layer norm backward: added into the residual gradient, and the weight's and
- * shift's gradients in two passes.
+ * norm_backward.cu - layer norm backward: added into the residual gradient, and in two passes the
+ * weight's and shift's gradients and the sums of the residual gradient's columns, which are the
+ * gradient of the bias before the norm.
  *
  * A block takes some rows; each of its threads owns eight columns and keeps their share of the
- * weight's and shift's gradients in registers over all of the block's rows. What a row needs from
- * all columns (two sums) goes through shared memory, for ROWS rows at a time. The blocks' shares
+ * three sums in registers over all of the block's rows. What a row needs from all columns (two
+ * sums) goes through shared memory, for ROWS rows at a time. The blocks' shares
  * are folded in order by gpt2_cuda_fold(). How many blocks there are depends on the rows alone.
  */
 #include "examples/gpt2/cuda/device.cuh"
 
-#define ROWS 2        /* whose sums travel together; more cost registers */
+#define ROWS_MOST 2   /* whose sums travel together; more cost registers */
 #define WARPS 2640    /* of all blocks, at most: see rows_per_block() */
 #define ROWS_LEAST 16 /* per block, or the shares would outweigh the rows */
 #define WARPS_MOST (GPT2_CUDA_WIDTH_MAX / VECTOR / WARP)
 
 template <typename T> struct back_args {
     T *dx;
-    float *partial; /* [blocks][2][width] */
+    float *partial; /* [blocks][3][width] */
     const T *d_out, *x;
     const float *weight, *mean, *rstd;
+    float per_column; /* 1 / width: a division is a call, and registers would be spilled for it */
     size_t rows, width, rows_per_block;
     int fresh;
 };
@@ -28,19 +30,20 @@ template <typename T, bool aligned>
 static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
     back_kernel(const back_args<T> args)
 {
+    constexpr int ROWS = sizeof(T) == 2 ? ROWS_MOST : 1; /* fp32 takes twice the registers */
     __shared__ float shared[WARPS_MOST * 2 * ROWS];
     const size_t at = (size_t)threadIdx.x * VECTOR, width = args.width;
     const size_t left = at < width ? width - at : 0;
     const size_t begin = blockIdx.x * args.rows_per_block;
     const size_t end =
         begin + args.rows_per_block < args.rows ? begin + args.rows_per_block : args.rows;
-    float weight[VECTOR], dweight[VECTOR], dshift[VECTOR];
+    float weight[VECTOR], dweight[VECTOR], dshift[VECTOR], dx_sum[VECTOR];
 
     if (left > 0) load<aligned>(args.weight + at, left, weight);
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         if (left == 0) weight[i] = 0.0f;
-        dweight[i] = dshift[i] = 0.0f;
+        dweight[i] = dshift[i] = dx_sum[i] = 0.0f;
     }
     for (size_t row = begin; row < end; row += ROWS) {
         packed<T> d_out[ROWS], x[ROWS], old[ROWS];
@@ -54,11 +57,16 @@ static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
             const size_t near = row + (size_t)r < end ? row + (size_t)r : end - 1;
             const size_t place = near * width + (left > 0 ? at : 0);
 
-            mean[r] = args.mean[near];
-            rstd[r] = args.rstd[near];
             load_packed<aligned>(args.d_out + place, left, &d_out[r]);
             load_packed<aligned>(args.x + place, left, &x[r]);
             if (!args.fresh) load_packed<aligned>(args.dx + place, left, &old[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) { /* the last ones: the compiler waits for what is uniform */
+            const size_t near = row + (size_t)r < end ? row + (size_t)r : end - 1;
+
+            mean[r] = args.mean[near];
+            rstd[r] = args.rstd[near];
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -82,7 +90,8 @@ static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
         block_sum(sums, shared);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const float sum = sums[2 * r] / (float)width, dot = sums[2 * r + 1] / (float)width;
+            const float sum = sums[2 * r] * args.per_column;
+            const float dot = sums[2 * r + 1] * args.per_column;
             float dx[VECTOR];
 
             if (row + (size_t)r >= end || left == 0) continue;
@@ -92,13 +101,15 @@ static __global__ void __launch_bounds__(GPT2_CUDA_WIDTH_MAX / VECTOR)
                 const float own = (dn[r][i] - sum - normed[r][i] * dot) * rstd[r];
 
                 dx[i] = args.fresh ? own : dx[i] + own;
+                dx_sum[i] += as_stored<T>(dx[i]);
             }
             store<aligned>(args.dx + (row + (size_t)r) * width + at, left, dx);
         }
     }
     if (left == 0) return;
-    store<aligned>(args.partial + 2 * blockIdx.x * width + at, left, dweight);
-    store<aligned>(args.partial + (2 * blockIdx.x + 1) * width + at, left, dshift);
+    store<aligned>(args.partial + 3 * blockIdx.x * width + at, left, dweight);
+    store<aligned>(args.partial + (3 * blockIdx.x + 1) * width + at, left, dshift);
+    store<aligned>(args.partial + (3 * blockIdx.x + 2) * width + at, left, dx_sum);
 }
 
 static unsigned warps_of(size_t width)
@@ -114,7 +125,7 @@ static unsigned warps_of(size_t width)
  */
 static size_t rows_per_block(size_t rows, size_t width)
 {
-    const size_t share = parts_of(parts_of(rows, WARPS / warps_of(width)), ROWS) * ROWS;
+    const size_t share = parts_of(parts_of(rows, WARPS / warps_of(width)), ROWS_MOST) * ROWS_MOST;
 
     return share < ROWS_LEAST ? ROWS_LEAST : share;
 }
@@ -122,14 +133,14 @@ static size_t rows_per_block(size_t rows, size_t width)
 size_t gpt2_cuda_norm_scratch_bytes(size_t rows, size_t width)
 {
     if (width == 0 || width > GPT2_CUDA_WIDTH_MAX) return 0;
-    return parts_of(rows, rows_per_block(rows, width)) * 2 * width * sizeof(float);
+    return parts_of(rows, rows_per_block(rows, width)) * 3 * width * sizeof(float);
 }
 
 template <typename T>
 static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dweight, float *dshift,
-                     int accumulate, const void *d_out, const void *x, const float *weight,
-                     const float *mean, const float *rstd, float *scratch, size_t rows,
-                     size_t width)
+                     int accumulate, float *dx_sums, const void *d_out, const void *x,
+                     const float *weight, const float *mean, const float *rstd, float *scratch,
+                     size_t rows, size_t width)
 {
     if (width == 0 || width > GPT2_CUDA_WIDTH_MAX) return cudaErrorInvalidValue;
 
@@ -140,6 +151,7 @@ static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dwei
                                weight,
                                mean,
                                rstd,
+                               1.0f / (float)width,
                                rows,
                                width,
                                rows_per_block(rows, width),
@@ -155,17 +167,19 @@ static int norm_back(gpt2_cuda_stream_t stream, void *dx, int fresh, float *dwei
         status = LAUNCH(kernel, (unsigned)blocks, threads, 0, stream, args);
     }
     if (status != cudaSuccess) return status;
-    return gpt2_cuda_fold(stream, dweight, dshift, accumulate, scratch, blocks, width);
+    return gpt2_cuda_fold(stream, {{dweight, dshift, dx_sums}, {accumulate, accumulate, 0}}, 3,
+                          scratch, blocks, width);
 }
 
 int gpt2_cuda_norm_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, void *dx, int fresh,
-                            float *dweight, float *dshift, int accumulate, const void *d_out,
-                            const void *x, const float *weight, const float *mean,
-                            const float *rstd, float *scratch, size_t rows, size_t width)
+                            float *dweight, float *dshift, int accumulate, float *dx_sums,
+                            const void *d_out, const void *x, const float *weight,
+                            const float *mean, const float *rstd, float *scratch, size_t rows,
+                            size_t width)
 {
     return of_type(type, norm_back<float>, norm_back<bf16_t>,
-                   norm_back<fp16_t>)(stream, dx, fresh, dweight, dshift, accumulate, d_out, x,
-                                      weight, mean, rstd, scratch, rows, width);
+                   norm_back<fp16_t>)(stream, dx, fresh, dweight, dshift, accumulate, dx_sums,
+                                      d_out, x, weight, mean, rstd, scratch, rows, width);
 }
 
 int gpt2_cuda_norm_backward_prepare(void)

@@ -182,6 +182,7 @@ static void cut_pass(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
     *logits = cutter->used - before;
     all->losses = cut_bytes(cutter, row);
     all->d_stream = cut_bytes(cutter, one);
+    all->stream_sums = cut_bytes(cutter, sizeof(float) * (size_t)options->shape.width);
     all->d_normed = cut_bytes(cutter, one);
     all->d_attention = cut_bytes(cutter, one);
     all->d_qkv = cut_bytes(cutter, 3 * one);

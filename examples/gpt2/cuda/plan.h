@@ -82,6 +82,7 @@ typedef struct gpt2_cuda_activations {
     void *logits;              /* [head_rows][padded vocabulary] */
     float *losses;             /* [rows] */
     void *d_stream;            /* [rows][C] gradient of the residual stream */
+    float *stream_sums;        /* [C] of the columns of d_stream */
     void *d_normed;            /* [rows][C] gradient of a norm's output */
     void *d_attention;         /* [rows][C] */
     void *d_qkv;               /* [rows][3C] */

@@ -144,7 +144,8 @@ typedef struct planned_product {
 #define PRODUCTS 15
 #define HEAD_PRODUCTS 12 /* from here on */
 
-/* proj and fcproj add their result and bias to the stream. */
+/* proj and fcproj add their result and bias to the stream, so the gradients of these biases are
+ * sums of the stream's gradient, which the norm's backward pass has at hand. */
 static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
 {
     gpt2_cuda_products_t *p = &self->products;
@@ -163,9 +164,9 @@ static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
         {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 0, 0},
         {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 1, 0},
-        {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 1, 0},
-        {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->head, h, c, v, GPT2_MATMUL_FORWARD, 0, 0},
         {&p->head_input, h, c, v, GPT2_MATMUL_INPUT, 0, 0},
         {&p->head_weight, h, c, v, GPT2_MATMUL_WEIGHT, 0, adds},

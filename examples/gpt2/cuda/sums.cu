@@ -57,16 +57,18 @@ static __global__ void columns_kernel(float *partial, const T *x, size_t rows, s
 /* A block has few columns, so that there are many blocks, and a thread asks for FOLD_LOADS shares
  * before it adds the first: it is the number of trips to memory, one after the other, that takes
  * the time. */
-static __global__ void fold_kernel(float *out, float *out2, int accumulate, const float *partial,
-                                   size_t parts, size_t width)
+static __global__ void fold_kernel(const fold_outs_t outs, const float *partial, size_t parts,
+                                   size_t width)
 {
     __shared__ float shared[FOLD_LANES][FOLD_COLUMNS];
     const size_t column = (size_t)blockIdx.x * FOLD_COLUMNS + threadIdx.x;
     const size_t step = FOLD_LANES * gridDim.y * width, end = column < width ? parts : 0;
     const float *at = partial + (threadIdx.y * gridDim.y + blockIdx.y) * width + column;
-    float *to = blockIdx.y == 0 ? out : out2;
+    float *to = blockIdx.y == 0 ? outs.to[0] : blockIdx.y == 1 ? outs.to[1] : outs.to[2];
+    const int adds = blockIdx.y == 0 ? outs.adds[0] : blockIdx.y == 1 ? outs.adds[1] : outs.adds[2];
     float total = 0.0f;
 
+    if (to == NULL) return;
     for (size_t part = threadIdx.y; part < end; part += FOLD_LANES * FOLD_LOADS) {
         float own[FOLD_LOADS];
 
@@ -82,7 +84,7 @@ static __global__ void fold_kernel(float *out, float *out2, int accumulate, cons
     if (threadIdx.y != 0 || column >= width) return;
     for (int y = 1; y < FOLD_LANES; y++)
         total += shared[y][threadIdx.x];
-    to[column] = accumulate ? to[column] + total : total;
+    to[column] = adds ? to[column] + total : total;
 }
 
 /* Enough blocks for any GPU, few enough for the second pass. */
@@ -95,13 +97,12 @@ static size_t column_rows(size_t rows, size_t width)
     return share < ROWS_LEAST ? ROWS_LEAST : share;
 }
 
-int gpt2_cuda_fold(gpt2_cuda_stream_t stream, float *out, float *out2, int accumulate,
+int gpt2_cuda_fold(gpt2_cuda_stream_t stream, const fold_outs_t &outs, unsigned count,
                    const float *partial, size_t parts, size_t width)
 {
     if (width == 0) return cudaSuccess;
-    return LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, FOLD_COLUMNS), out2 != NULL ? 2 : 1),
-                  dim3(FOLD_COLUMNS, FOLD_LANES), 0, stream, out, out2, accumulate, partial, parts,
-                  width);
+    return LAUNCH(fold_kernel, dim3((unsigned)parts_of(width, FOLD_COLUMNS), count),
+                  dim3(FOLD_COLUMNS, FOLD_LANES), 0, stream, outs, partial, parts, width);
 }
 
 size_t gpt2_cuda_column_sum_scratch_bytes(size_t rows, size_t width)
@@ -124,7 +125,7 @@ static int column_sum(gpt2_cuda_stream_t stream, float *sums, int accumulate, co
                    dim3(WARP, ROW_WARPS), 0, stream, scratch, (const T *)x, rows, width, per_block);
     }
     if (status != cudaSuccess) return status;
-    return gpt2_cuda_fold(stream, sums, NULL, accumulate, scratch, parts, width);
+    return gpt2_cuda_fold(stream, {{sums}, {accumulate}}, 1, scratch, parts, width);
 }
 
 int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *sums,

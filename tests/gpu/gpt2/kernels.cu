@@ -158,8 +158,10 @@ static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t
     tensor_t dx = tensor_make(type, rows * width, skew, fresh ? 0.0 : 1.0);
     tensor_t dweight = tensor_make(F32, width, skew, accumulate ? 1.0 : 0.0);
     tensor_t dshift = tensor_make(F32, width, skew, accumulate ? 1.0 : 0.0);
-    tensor_t *outs[] = {&dx, &dweight, &dshift};
+    tensor_t sums = tensor_make(F32, width, skew, 1.0);
+    tensor_t *outs[] = {&dx, &dweight, &dshift, &sums};
     double *to = doubles(rows * width), *to_weight = doubles(width), *to_shift = doubles(width);
+    double *to_sums = doubles(width);
     float *scratch;
 
     for (size_t i = 0; i < width && accumulate; i++) {
@@ -196,22 +198,27 @@ static void check_norm_backward(gpt2_cuda_type_t type, const tensor_t *x, size_t
     MUST(cudaMalloc((void **)&scratch, gpt2_cuda_norm_scratch_bytes(rows, width)));
     run_twice(
         [&] {
-            return gpt2_cuda_norm_backward(NULL, type, dx.data, fresh, (float *)dweight.data,
-                                           (float *)dshift.data, accumulate, d.data, x->data,
-                                           (const float *)weight.data, (const float *)mean.data,
-                                           (const float *)rstd.data, scratch, rows, width);
+            return gpt2_cuda_norm_backward(
+                NULL, type, dx.data, fresh, (float *)dweight.data, (float *)dshift.data, accumulate,
+                (float *)sums.data, d.data, x->data, (const float *)weight.data,
+                (const float *)mean.data, (const float *)rstd.data, scratch, rows, width);
         },
-        outs, 3, "norm backward");
+        outs, 4, "norm backward");
     /* In a row of one column the normed value is 0 but for rounding; compare absolutely there. */
     if (width > 1) tensor_check(&dx, to, 2.0 * tolerance(type), "gradient of a norm's input");
     if (width > 1) tensor_check(&dweight, to_weight, 2e-6, "gradient of a norm's weight");
     tensor_check(&dshift, to_shift, 1e-6, "gradient of a norm's shift");
+    tensor_get(&dx, to); /* the sums are of what was stored */
+    for (size_t i = 0; i < rows * width; i++)
+        to_sums[i % width] += to[i];
+    tensor_check(&sums, to_sums, 1e-5, "sums of the gradient's columns");
     MUST(cudaFree(scratch));
-    for (tensor_t *tensor : {&d, &weight, &mean, &rstd, &dx, &dweight, &dshift})
+    for (tensor_t *tensor : {&d, &weight, &mean, &rstd, &dx, &dweight, &dshift, &sums})
         tensor_free(tensor);
     free(to);
     free(to_weight);
     free(to_shift);
+    free(to_sums);
 }
 
 static void check_norm(gpt2_cuda_type_t type, size_t rows, size_t width, size_t skew)
@@ -647,8 +654,8 @@ static void measure_rows(size_t rows, size_t width)
         return gpt2_cuda_norm_forward(NULL, BF16, c, mean, rstd, a, vector, vector, rows, width);
     });
     measure("norm backward", 8.0 * (double)count, [&] {
-        return gpt2_cuda_norm_backward(NULL, BF16, c, 0, sums, sums + width, 0, a, b, vector, mean,
-                                       rstd, scratch, rows, width);
+        return gpt2_cuda_norm_backward(NULL, BF16, c, 0, sums, sums + width, 0, sums + 2 * width, a,
+                                       b, vector, mean, rstd, scratch, rows, width);
     });
     measure("GELU", 4.0 * (double)wide,
             [&] { return gpt2_cuda_gelu_forward(NULL, BF16, c, a, NULL, rows, 4 * width); });

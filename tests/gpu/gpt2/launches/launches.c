@@ -155,6 +155,7 @@ void __wrap_gpt2_cuda_plan_place_pass(const gpt2_cuda_plan_t *plan, char *memory
     add_piece(&all->logits, "logits", -1);
     add_piece(&all->losses, "losses", -1);
     add_piece(&all->d_stream, "d_stream", -1);
+    add_piece(&all->stream_sums, "stream_sums", -1);
     add_piece(&all->d_normed, "d_normed", -1);
     add_piece(&all->d_attention, "d_attention", -1);
     add_piece(&all->d_qkv, "d_qkv", -1);
