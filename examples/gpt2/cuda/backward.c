@@ -117,16 +117,16 @@ static void mlp_backward(gpt2_cuda_pass_t *pass, int layer)
     take_stream_sums(pass, block_gradient(self, layer, GPT2_FCPROJ_B));
     gpt2_cuda_note(pass, "fcproj input",
                    gpt2_matmul_input(products->fcproj_input, self->stream, all->d_fc, all->d_stream,
-                                     block_weight(self, layer, GPT2_FCPROJ_W), block->fc));
+                                     block_weight(self, layer, GPT2_FCPROJ_W), block->fc,
+                                     block_gradient(self, layer, GPT2_FC_B), pass->accumulate));
     recompute_norm(pass, layer, GPT2_LN2_W, block->ln2, block->middle);
     gpt2_cuda_note(pass, "fc weight",
                    gpt2_matmul_weight(products->fc_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_FC_W),
-                                      block_gradient(self, layer, GPT2_FC_B), pass->accumulate,
-                                      all->d_fc, block->ln2));
+                                      block_gradient(self, layer, GPT2_FC_W), NULL,
+                                      pass->accumulate, all->d_fc, block->ln2));
     gpt2_cuda_note(pass, "fc input",
                    gpt2_matmul_input(products->fc_input, self->stream, all->d_normed, all->d_fc,
-                                     block_weight(self, layer, GPT2_FC_W), NULL));
+                                     block_weight(self, layer, GPT2_FC_W), NULL, NULL, 0));
     cuda_norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN2_W), block->middle,
                        block->ln2_mean, block->ln2_rstd);
 }
@@ -147,7 +147,8 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
     take_stream_sums(pass, block_gradient(self, layer, GPT2_PROJ_B));
     gpt2_cuda_note(pass, "proj input",
                    gpt2_matmul_input(products->proj_input, self->stream, all->d_attention,
-                                     all->d_stream, block_weight(self, layer, GPT2_PROJ_W), NULL));
+                                     all->d_stream, block_weight(self, layer, GPT2_PROJ_W), NULL,
+                                     NULL, 0));
     gpt2_cuda_note(pass, "attention backward",
                    gpt2_attention_backward(self->stream, self->type, block->qkv, block->attention,
                                            all->d_attention, block->lse, all->d_qkv, all->scratch,
@@ -161,7 +162,7 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
                                       all->d_qkv, block->ln1));
     gpt2_cuda_note(pass, "qkv input",
                    gpt2_matmul_input(products->qkv_input, self->stream, all->d_normed, all->d_qkv,
-                                     block_weight(self, layer, GPT2_QKV_W), NULL));
+                                     block_weight(self, layer, GPT2_QKV_W), NULL, NULL, 0));
     cuda_norm_backward(pass, 0, gpt2_cuda_block_index(self, layer, GPT2_LN1_W), block->input,
                        block->ln1_mean, block->ln1_rstd);
 }

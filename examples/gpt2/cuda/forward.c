@@ -211,7 +211,7 @@ static void head_backward(gpt2_cuda_pass_t *pass, size_t part, size_t counted)
     gpt2_cuda_note(pass, "head",
                    gpt2_matmul_input(self->products.head_input, self->stream,
                                      gpt2_cuda_at(self, all->d_normed, at), all->logits,
-                                     gpt2_cuda_weight(self, wte), NULL));
+                                     gpt2_cuda_weight(self, wte), NULL, NULL, 0));
     gpt2_cuda_note(pass, "head",
                    gpt2_matmul_weight(self->products.head_weight, self->stream,
                                       gpt2_cuda_gradient(self, wte), NULL,

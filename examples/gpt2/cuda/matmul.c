@@ -11,7 +11,8 @@
  *     WEIGHT  dW [o][i] = d_out^T in      D (i x o) = in (i x n) * d_out^T (stored o x n, T)
  *
  * A bias then lies along D's rows (epilogue BIAS), and a bias' gradient is a sum of B over n, one
- * for each column of D (BGRADB).
+ * for each column of D (BGRADB). Of the layer below it is a sum of D over n, behind GELU's
+ * derivative (DGELU_BGRAD).
  */
 #include "examples/gpt2/cuda/matmul_internal.h"
 
@@ -111,7 +112,7 @@ fail:
 
 static void plan_destroy(gpt2_matmul_t *plan)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < GPT2_MATMUL_FORMS; i++) {
         if (plan->operations[i] != NULL) (void)cublasLtMatmulDescDestroy(plan->operations[i]);
     }
     if (plan->a != NULL) (void)cublasLtMatrixLayoutDestroy(plan->a);
@@ -144,9 +145,16 @@ size_t gpt2_matmuls_bytes(const gpt2_matmuls_t *set)
 
 /* ---- Plans ---------------------------------------------------------------------------------- */
 
-/* What the fused operation does beside the product; CUBLASLT_EPILOGUE_DEFAULT: nothing to fuse. */
-static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape)
+/* What a form does beside the product; CUBLASLT_EPILOGUE_DEFAULT: there is no such form. */
+static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape, int form)
 {
+    if (form == 2) {
+        /* cuBLASLt writes the bias' gradient in the type of D. It is a sum over all rows: fp16 may
+         * not have room for it. */
+        return shape->kind == GPT2_MATMUL_INPUT_GELU && shape->bias && shape->type == GPT2_CUDA_BF16
+                   ? CUBLASLT_EPILOGUE_DGELU_BGRAD
+                   : CUBLASLT_EPILOGUE_DEFAULT;
+    }
     switch (shape->kind) {
     case GPT2_MATMUL_FORWARD:
         return shape->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -165,6 +173,12 @@ static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape)
 static int has_gelu(const gpt2_matmul_shape_t *shape)
 {
     return shape->kind == GPT2_MATMUL_FORWARD_GELU || shape->kind == GPT2_MATMUL_INPUT_GELU;
+}
+
+static int has_bias(cublasLtEpilogue_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 /* The operation with or without its epilogue. */
@@ -192,7 +206,7 @@ static cublasStatus_t operation_create(const gpt2_matmul_t *plan, cublasLtEpilog
                                                 sizeof(what));
     }
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return status;
-    if (status == CUBLAS_STATUS_SUCCESS && plan->shape.bias) {
+    if (status == CUBLAS_STATUS_SUCCESS && has_bias(epilogue)) {
         status = cublasLtMatmulDescSetAttribute(*out, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
                                                 sizeof(aligned));
     }
@@ -221,7 +235,7 @@ static int plan_describe(gpt2_matmul_t *plan, gpt2_error_t *error)
     const uint64_t a_columns = is_weight ? rows : outputs;
     const uint64_t b_rows = is_forward ? inputs : outputs;
     const uint64_t d_rows = is_forward ? outputs : inputs, d_columns = is_weight ? outputs : rows;
-    cublasLtEpilogue_t epilogue = epilogue_of(shape);
+    int forms = GPT2_MATMUL_FORMS;
     cublasStatus_t status;
     char text[GPT2_MATMUL_TEXT_MAX];
 
@@ -242,11 +256,14 @@ static int plan_describe(gpt2_matmul_t *plan, gpt2_error_t *error)
     /* cuBLASLt wants rows of what GELU takes to be a multiple of 8 elements. How exact its GELU is
      * it does not say, and fp32 is there to compare with. */
     if (has_gelu(shape) && (d_rows % 8 != 0 || shape->type == GPT2_CUDA_F32)) {
-        epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        forms = 1;
     }
-    if (!plan->set->options.fuse) epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    if (status == CUBLAS_STATUS_SUCCESS && epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-        status = operation_create(plan, epilogue, (int64_t)d_rows, &plan->operations[1]);
+    if (!plan->set->options.fuse) forms = 1;
+    for (int form = 1; status == CUBLAS_STATUS_SUCCESS && form < forms; form++) {
+        const cublasLtEpilogue_t epilogue = epilogue_of(shape, form);
+
+        if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) continue;
+        status = operation_create(plan, epilogue, (int64_t)d_rows, &plan->operations[form]);
     }
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail(error, "cuBLASLt cannot describe %s: %s", shape_text(shape, text),
@@ -256,11 +273,19 @@ static int plan_describe(gpt2_matmul_t *plan, gpt2_error_t *error)
 /* Room for what the plan's own kernels need. */
 static int grow_scratch(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, gpt2_error_t *error)
 {
-    const size_t bytes = gpt2_cuda_column_sum_scratch_bytes(shape->rows, shape->outputs);
+    const int is_input = shape->kind == GPT2_MATMUL_INPUT_GELU;
+    const size_t width = is_input ? shape->inputs : shape->outputs;
+    const size_t sums = gpt2_cuda_column_sum_scratch_bytes(shape->rows, width);
+    const size_t two =
+        2 * width * sizeof(float); /* a gradient as cuBLASLt writes it, and in fp32 */
+    const size_t bytes = sums > two ? sums : two;
     cudaError_t status;
     void *grown;
 
-    if (shape->kind != GPT2_MATMUL_WEIGHT || !shape->bias || bytes <= set->scratch_bytes) return 0;
+    if ((shape->kind != GPT2_MATMUL_WEIGHT && !is_input) || !shape->bias ||
+        bytes <= set->scratch_bytes) {
+        return 0;
+    }
     status = cudaMalloc(&grown, bytes);
     if (status != cudaSuccess) {
         return gpt2_fail(error, "no %zu bytes of device memory for sums of biases: %s", bytes,
@@ -277,10 +302,10 @@ static int is_choice_usable(const gpt2_matmul_t *plan, const gpt2_matmul_choice_
 {
     cublasLtMatmulHeuristicResult_t result;
 
-    if (plan->operations[choice->is_fused] == NULL) return 0;
+    if (plan->operations[choice->form] == NULL) return 0;
     if (choice->workspace_bytes > plan->set->options.workspace_bytes) return 0;
     memset(&result, 0, sizeof(result));
-    return cublasLtMatmulAlgoCheck(plan->set->handle, plan->operations[choice->is_fused], plan->a,
+    return cublasLtMatmulAlgoCheck(plan->set->handle, plan->operations[choice->form], plan->a,
                                    plan->b, plan->d, plan->d, &choice->algo,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= choice->workspace_bytes;
@@ -314,8 +339,7 @@ int gpt2_matmuls_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape,
     gpt2_matmul_t *plan;
     char text[GPT2_MATMUL_TEXT_MAX];
 
-    own.bias =
-        shape->bias && shape->kind != GPT2_MATMUL_INPUT && shape->kind != GPT2_MATMUL_INPUT_GELU;
+    own.bias = shape->bias && shape->kind != GPT2_MATMUL_INPUT;
     own.adds = (shape->kind == GPT2_MATMUL_FORWARD || shape->kind == GPT2_MATMUL_WEIGHT) &&
                shape->adds != 0;
     for (plan = set->plans; plan != NULL; plan = plan->next) {
@@ -345,7 +369,7 @@ int gpt2_matmuls_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape,
 
 int gpt2_matmul_is_fused(const gpt2_matmul_t *plan)
 {
-    return plan->choice.is_fused;
+    return plan->choice.form > 0;
 }
 
 const char *gpt2_matmul_describe(const gpt2_matmul_t *plan, char text[GPT2_MATMUL_TEXT_MAX])
@@ -356,9 +380,10 @@ const char *gpt2_matmul_describe(const gpt2_matmul_t *plan, char text[GPT2_MATMU
     length = strlen(shape_text(&plan->shape, text));
     (void)snprintf(text + length, GPT2_MATMUL_TEXT_MAX - length, ": kernel %d of %d%s",
                    choice->kernel, choice->candidates,
-                   epilogue_of(&plan->shape) == CUBLASLT_EPILOGUE_DEFAULT ? ""
-                   : choice->is_fused                                     ? ", fused"
-                                                                          : ", not fused");
+                   epilogue_of(&plan->shape, 1) == CUBLASLT_EPILOGUE_DEFAULT ? ""
+                   : choice->form == 0                                       ? ", not fused"
+                   : choice->form == 1                                       ? ", fused"
+                                                                             : ", all fused");
     length = strlen(text);
     if (choice->microseconds > 0.0f) {
         (void)snprintf(text + length, GPT2_MATMUL_TEXT_MAX - length, ", %.1f us",
@@ -376,17 +401,22 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
     const gpt2_matmuls_t *set = plan->set;
     const void *c = operands->c != NULL ? operands->c : d;
     const float alpha = 1.0f, beta = operands->c != NULL ? 1.0f : 0.0f;
-    cublasLtMatmulDesc_t operation = plan->operations[choice->is_fused];
+    cublasLtMatmulDesc_t operation = plan->operations[choice->form];
+    const cublasLtEpilogue_t epilogue =
+        choice->form == 0 ? CUBLASLT_EPILOGUE_DEFAULT : epilogue_of(&plan->shape, choice->form);
     const void *beside = operands->beside, *before = operands->before;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
     /* A bias gradient is written, never added to. */
-    if (plan->shape.kind == GPT2_MATMUL_WEIGHT && operands->c != NULL) beside = set->scratch;
-    if (choice->is_fused && plan->shape.bias) {
+    if (epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ||
+        (epilogue == CUBLASLT_EPILOGUE_BGRADB && operands->adds)) {
+        beside = set->scratch;
+    }
+    if (has_bias(epilogue)) {
         status = cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                 &beside, sizeof(beside));
     }
-    if (status == CUBLAS_STATUS_SUCCESS && choice->is_fused && has_gelu(&plan->shape)) {
+    if (status == CUBLAS_STATUS_SUCCESS && choice->form > 0 && has_gelu(&plan->shape)) {
         status = cublasLtMatmulDescSetAttribute(
             operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before, sizeof(before));
     }
@@ -398,33 +428,55 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
     return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
 }
 
+/* The bias' gradient of the layer below, from where the epilogue left it or from d itself. */
+static int finish_input_bias(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
+                             gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
+{
+    const gpt2_matmul_shape_t *shape = &plan->shape;
+    float *sums = plan->set->scratch,
+          *to = operands->adds ? sums + shape->inputs : operands->beside;
+    int status;
+
+    if (choice->form < 2) {
+        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->adds,
+                                    operands->d, sums, shape->rows, shape->inputs);
+    }
+    status = gpt2_cuda_cast(stream, GPT2_CUDA_F32, to, shape->type, sums, shape->inputs);
+    if (status != cudaSuccess || !operands->adds) return status;
+    return gpt2_cuda_add_bias(stream, GPT2_CUDA_F32, operands->beside, to, 1, shape->inputs);
+}
+
 /* What the epilogue did not do. */
 static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
                         gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
 {
     const gpt2_matmul_shape_t *shape = &plan->shape;
+    int status = cudaSuccess;
 
     switch (shape->kind) {
     case GPT2_MATMUL_FORWARD:
-        if (choice->is_fused || !shape->bias) return cudaSuccess;
+        if (choice->form > 0 || !shape->bias) return cudaSuccess;
         return gpt2_cuda_add_bias(stream, shape->type, operands->d, operands->beside, shape->rows,
                                   shape->outputs);
     case GPT2_MATMUL_FORWARD_GELU:
-        if (choice->is_fused) return cudaSuccess;
+        if (choice->form > 0) return cudaSuccess;
         return gpt2_cuda_gelu_forward(stream, shape->type, operands->d, operands->before,
                                       shape->bias ? operands->beside : NULL, shape->rows,
                                       shape->outputs);
     case GPT2_MATMUL_INPUT_GELU:
-        if (choice->is_fused) return cudaSuccess;
-        return gpt2_cuda_gelu_backward(stream, shape->type, operands->d, operands->d,
-                                       operands->before, shape->rows * shape->inputs);
+        if (choice->form == 0) {
+            status = gpt2_cuda_gelu_backward(stream, shape->type, operands->d, operands->d,
+                                             operands->before, shape->rows * shape->inputs);
+        }
+        if (status != cudaSuccess || !shape->bias) return status;
+        return finish_input_bias(plan, choice, stream, operands);
     case GPT2_MATMUL_WEIGHT:
-        if (!shape->bias || (choice->is_fused && operands->c == NULL)) return cudaSuccess;
-        if (choice->is_fused) {
+        if (!shape->bias || (choice->form > 0 && !operands->adds)) return cudaSuccess;
+        if (choice->form > 0) {
             return gpt2_cuda_add_bias(stream, GPT2_CUDA_F32, operands->beside, plan->set->scratch,
                                       1, shape->outputs);
         }
-        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->c != NULL,
+        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->adds,
                                     operands->b, plan->set->scratch, shape->rows, shape->outputs);
     case GPT2_MATMUL_INPUT:
         break;
@@ -435,7 +487,7 @@ static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
 int gpt2_matmul_execute(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
                         gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
 {
-    const int is_before = plan->shape.kind == GPT2_MATMUL_FORWARD_GELU && !choice->is_fused;
+    const int is_before = plan->shape.kind == GPT2_MATMUL_FORWARD_GELU && choice->form == 0;
     const int status =
         product(plan, choice, stream, operands, is_before ? operands->before : operands->d);
 
@@ -447,7 +499,7 @@ int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, vo
                         const void *added)
 {
     const gpt2_matmul_operands_t operands = {weight, in, added, out, (void *)(uintptr_t)bias,
-                                             before};
+                                             before, 0};
 
     if (plan->shape.kind != GPT2_MATMUL_FORWARD && plan->shape.kind != GPT2_MATMUL_FORWARD_GELU) {
         return cudaErrorInvalidValue;
@@ -460,15 +512,17 @@ int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, vo
 }
 
 int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *d_in,
-                      const void *d_out, const void *weight, const void *before)
+                      const void *d_out, const void *weight, const void *before, float *dbias,
+                      int accumulate)
 {
-    const gpt2_matmul_operands_t operands = {weight, d_out, NULL,
-                                             d_in,   NULL,  (void *)(uintptr_t)before};
+    const gpt2_matmul_operands_t operands = {
+        weight, d_out, NULL, d_in, dbias, (void *)(uintptr_t)before, accumulate != 0};
 
     if (plan->shape.kind != GPT2_MATMUL_INPUT && plan->shape.kind != GPT2_MATMUL_INPUT_GELU) {
         return cudaErrorInvalidValue;
     }
-    if ((plan->shape.kind == GPT2_MATMUL_INPUT_GELU) != (before != NULL)) {
+    if ((plan->shape.kind == GPT2_MATMUL_INPUT_GELU) != (before != NULL) ||
+        (plan->shape.bias != 0) != (dbias != NULL)) {
         return cudaErrorInvalidValue;
     }
     return gpt2_matmul_execute(plan, &plan->choice, stream, &operands);
@@ -477,8 +531,8 @@ int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void
 int gpt2_matmul_weight(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, float *dweight,
                        float *dbias, int accumulate, const void *d_out, const void *in)
 {
-    const gpt2_matmul_operands_t operands = {in,      d_out, accumulate ? dweight : NULL,
-                                             dweight, dbias, NULL};
+    const gpt2_matmul_operands_t operands = {
+        in, d_out, accumulate ? dweight : NULL, dweight, dbias, NULL, accumulate != 0};
 
     if (plan->shape.kind != GPT2_MATMUL_WEIGHT || (plan->shape.bias != 0) != (dbias != NULL)) {
         return cudaErrorInvalidValue;

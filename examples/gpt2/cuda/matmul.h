@@ -7,7 +7,7 @@
  *     FORWARD       out = in W^T (+ bias) (+ added)
  *     FORWARD_GELU  before = in W^T + bias, out = gelu(before)
  *     INPUT         d_in = d_out W
- *     INPUT_GELU    d_in = (d_out W) * gelu'(before)
+ *     INPUT_GELU    d_in = (d_out W) * gelu'(before), and dbias as below, of the columns of d_in
  *     WEIGHT        dW = or += d_out^T in, and dbias = or += the columns' sums of d_out, in fp32
  *
  * The head is a linear layer with wte as W, and no bias. A plan knows which of cuBLASLt's kernels
@@ -50,7 +50,7 @@ typedef struct gpt2_matmul_shape {
     size_t rows;
     size_t inputs;
     size_t outputs;
-    int bias; /* FORWARD: there is a bias; WEIGHT: its gradient is wanted */
+    int bias; /* FORWARD: there is a bias; INPUT_GELU, WEIGHT: a bias' gradient is wanted */
     int adds; /* FORWARD: something is added; WEIGHT: most runs accumulate, so that is what is
                  timed, any run may do either */
 } gpt2_matmul_shape_t;
@@ -85,7 +85,7 @@ void gpt2_matmuls_destroy(gpt2_matmuls_t *set); /* and its plans; the device mus
 
 /**
  * The plan of a shape: the one that exists, or a new one. A new one allocates, tunes on a stream of
- * its own and synchronises: make all plans before the first step. Tuning loads up to 32 kernels and
+ * its own and synchronises: make all plans before the first step. Tuning loads up to 48 kernels and
  * runs each up to ten times: products of 65,536 rows take 0.4 to 2 ms on an H200, so a shape takes
  * 0.1 to 0.6 s, and GPT-2's fifteen some 3 to 8 s where no cache has them.
  *
@@ -120,9 +120,10 @@ int gpt2_matmul_forward(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, vo
                         const void *added);
 
 /* INPUT: before NULL. INPUT_GELU: before [rows][inputs] as FORWARD_GELU of the layer below left it.
- */
+ * dbias [inputs], of that layer: NULL by the shape; accumulate: added to. */
 int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void *d_in,
-                      const void *d_out, const void *weight, const void *before);
+                      const void *d_out, const void *weight, const void *before, float *dbias,
+                      int accumulate);
 
 /* WEIGHT. dbias NULL: by the shape. */
 int gpt2_matmul_weight(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, float *dweight,

@@ -31,7 +31,7 @@ static int write_matmul_entry(FILE *to, const gpt2_matmul_entry_t *entry)
     int status = fprintf(to, "%d %d %zu %zu %zu %d %d %zu %d %d %d %d %.3f %zu", (int)shape->kind,
                          (int)shape->type, shape->rows, shape->inputs, shape->outputs,
                          shape->bias != 0, shape->adds != 0, entry->workspace_bytes,
-                         entry->fuse != 0, choice->is_fused, choice->kernel, choice->candidates,
+                         entry->fuse != 0, choice->form, choice->kernel, choice->candidates,
                          (double)choice->microseconds, choice->workspace_bytes);
 
     for (size_t i = 0; status >= 0 && i < 8; i++)
@@ -52,7 +52,7 @@ static int read_matmul_entry(const char *line, gpt2_matmul_entry_t *entry)
                     "%d %d %zu %zu %zu %d %d %zu %d %d %d %d %f %zu %" SCNx64 " %" SCNx64
                     " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 "%n",
                     &kind, &type, &shape->rows, &shape->inputs, &shape->outputs, &shape->bias,
-                    &shape->adds, &entry->workspace_bytes, &entry->fuse, &choice->is_fused,
+                    &shape->adds, &entry->workspace_bytes, &entry->fuse, &choice->form,
                     &choice->kernel, &choice->candidates, &choice->microseconds,
                     &choice->workspace_bytes, &choice->algo.data[0], &choice->algo.data[1],
                     &choice->algo.data[2], &choice->algo.data[3], &choice->algo.data[4],
@@ -60,7 +60,7 @@ static int read_matmul_entry(const char *line, gpt2_matmul_entry_t *entry)
     if (fields != 22 || length < 0 || line[length] != '\0') return -1;
     if (kind < GPT2_MATMUL_FORWARD || kind > GPT2_MATMUL_WEIGHT) return -1;
     if (type < GPT2_CUDA_F32 || type > GPT2_CUDA_F16) return -1;
-    if (choice->is_fused < 0 || choice->is_fused > 1) return -1;
+    if (choice->form < 0 || choice->form >= GPT2_MATMUL_FORMS) return -1;
     shape->kind = (gpt2_matmul_kind_t)kind;
     shape->type = (gpt2_cuda_type_t)type;
     return 0;

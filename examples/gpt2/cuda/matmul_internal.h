@@ -10,13 +10,17 @@
 
 #include "examples/gpt2/cuda/matmul.h"
 
-#define GPT2_MATMUL_CANDIDATES 16 /* kernels asked for, of each of fused and plain */
+#define GPT2_MATMUL_CANDIDATES 16 /* kernels asked for, of each form */
+
+/* How much of what stands beside a product cuBLASLt does: nothing, an epilogue, and where there are
+ * GELU's derivative and a bias' gradient, both. */
+#define GPT2_MATMUL_FORMS 3
 
 /* How a plan runs. */
 typedef struct gpt2_matmul_choice {
     cublasLtMatmulAlgo_t algo;
     size_t workspace_bytes;
-    int is_fused;
+    int form;           /* below GPT2_MATMUL_FORMS */
     int kernel;         /* its place among the candidates, from 1 */
     int candidates;     /* of that form */
     float microseconds; /* with random data; 0: not timed */
@@ -47,13 +51,14 @@ typedef struct gpt2_matmul_operands {
     void *d;
     void *beside; /* the bias, or where its gradient goes */
     void *before; /* what GELU takes */
+    int adds;     /* to the bias' gradient */
 } gpt2_matmul_operands_t;
 
 struct gpt2_matmul {
     gpt2_matmuls_t *set;
     gpt2_matmul_t *next;
     gpt2_matmul_shape_t shape;
-    cublasLtMatmulDesc_t operations[2]; /* plain; fused, or NULL where there is nothing to fuse */
+    cublasLtMatmulDesc_t operations[GPT2_MATMUL_FORMS]; /* NULL: there is no such form */
     cublasLtMatrixLayout_t a, b, d;
     size_t a_count, b_count, d_count; /* elements */
     gpt2_matmul_choice_t choice;

@@ -2,8 +2,8 @@
  * matmul_tune.c - which kernel a plan runs with.
  *
  * cuBLASLt names candidates in the order it guesses; the guess is often off by a tenth, and whether
- * an epilogue is quicker than a kernel of ours differs by shape. So all candidates, fused and
- * plain, run on buffers like the real ones. The data is random: with constants chips draw less
+ * an epilogue is quicker than a kernel of ours differs by shape. So all candidates of all
+ * forms run on buffers like the real ones. The data is random: with constants chips draw less
  * power and clock higher, and another kernel may win.
  */
 #include "examples/gpt2/cuda/matmul_internal.h"
@@ -41,9 +41,11 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     const gpt2_matmul_shape_t *shape = &plan->shape;
     const int is_weight = shape->kind == GPT2_MATMUL_WEIGHT;
     const gpt2_cuda_type_t d_type = is_weight ? GPT2_CUDA_F32 : shape->type;
-    const size_t counts[5] = {plan->a_count, plan->b_count, plan->d_count, shape->outputs,
-                              plan->d_count};
-    const gpt2_cuda_type_t types[5] = {shape->type, shape->type, d_type, d_type, shape->type};
+    const int has_input_bias = shape->kind == GPT2_MATMUL_INPUT_GELU;
+    const size_t counts[5] = {plan->a_count, plan->b_count, plan->d_count,
+                              has_input_bias ? shape->inputs : shape->outputs, plan->d_count};
+    const gpt2_cuda_type_t types[5] = {shape->type, shape->type, d_type,
+                                       has_input_bias ? GPT2_CUDA_F32 : d_type, shape->type};
     const int has_gelu =
         shape->kind == GPT2_MATMUL_FORWARD_GELU || shape->kind == GPT2_MATMUL_INPUT_GELU;
     const int is_wanted[5] = {1, 1, 1, shape->bias, has_gelu || (shape->adds && !is_weight)};
@@ -66,6 +68,7 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     stage->operands.beside = stage->memory[3];
     stage->operands.before = has_gelu ? stage->memory[4] : NULL;
     if (shape->adds) stage->operands.c = stage->memory[is_weight ? 2 : 4];
+    stage->operands.adds = is_weight && shape->adds;
     return status;
 }
 
@@ -105,16 +108,16 @@ static float time_choice(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *
 }
 
 /* Candidates of one form; returns how many. */
-static int list_candidates(const gpt2_matmul_t *plan, int is_fused,
+static int list_candidates(const gpt2_matmul_t *plan, int form,
                            cublasLtMatmulHeuristicResult_t results[GPT2_MATMUL_CANDIDATES],
                            cublasStatus_t *why)
 {
     int count = 0, kept = 0;
 
     *why = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (plan->operations[is_fused] == NULL) return 0;
+    if (plan->operations[form] == NULL) return 0;
     memset(results, 0, GPT2_MATMUL_CANDIDATES * sizeof(*results));
-    *why = cublasLtMatmulAlgoGetHeuristic(plan->set->handle, plan->operations[is_fused], plan->a,
+    *why = cublasLtMatmulAlgoGetHeuristic(plan->set->handle, plan->operations[form], plan->a,
                                           plan->b, plan->d, plan->d, plan->set->preference,
                                           GPT2_MATMUL_CANDIDATES, results, &count);
     if (*why != CUBLAS_STATUS_SUCCESS) return 0;
@@ -127,7 +130,7 @@ static int list_candidates(const gpt2_matmul_t *plan, int is_fused,
     return kept;
 }
 
-static gpt2_matmul_choice_t choice_of(const cublasLtMatmulHeuristicResult_t *result, int is_fused,
+static gpt2_matmul_choice_t choice_of(const cublasLtMatmulHeuristicResult_t *result, int form,
                                       int kernel, int candidates)
 {
     gpt2_matmul_choice_t choice;
@@ -135,7 +138,7 @@ static gpt2_matmul_choice_t choice_of(const cublasLtMatmulHeuristicResult_t *res
     memset(&choice, 0, sizeof(choice));
     choice.algo = result->algo;
     choice.workspace_bytes = result->workspaceSize;
-    choice.is_fused = is_fused;
+    choice.form = form;
     choice.kernel = kernel;
     choice.candidates = candidates;
     return choice;
@@ -156,11 +159,11 @@ int gpt2_matmul_tune(const gpt2_matmul_t *plan, gpt2_matmul_choice_t *out, int *
     memset(&best, 0, sizeof(best));
     memset(&first, 0, sizeof(first));
     if (plan->set->options.tune) status = stage_init(&stage, plan);
-    for (int is_fused = 1; is_fused >= 0; is_fused--) {
-        const int count = list_candidates(plan, is_fused, results, &why);
+    for (int form = GPT2_MATMUL_FORMS - 1; form >= 0; form--) {
+        const int count = list_candidates(plan, form, results, &why);
 
         for (int i = 0; i < count; i++) {
-            gpt2_matmul_choice_t choice = choice_of(&results[i], is_fused, i + 1, count);
+            gpt2_matmul_choice_t choice = choice_of(&results[i], form, i + 1, count);
 
             if (total++ == 0) first = choice;
             if (!plan->set->options.tune || status != cudaSuccess) break;

@@ -162,10 +162,10 @@ static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
         {&p->qkv_input, r, c, 3 * c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->proj_input, r, c, c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0, 0},
-        {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 0, 0},
+        {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 1, 0},
         {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 1, 0},
         {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 0, 0},
-        {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->head, h, c, v, GPT2_MATMUL_FORWARD, 0, 0},
         {&p->head_input, h, c, v, GPT2_MATMUL_INPUT, 0, 0},
@@ -234,7 +234,8 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
         case GPT2_MATMUL_INPUT:
         case GPT2_MATMUL_INPUT_GELU:
             code = gpt2_matmul_input(plan, self->stream, block->gelu, out, weight,
-                                     list[i].kind == GPT2_MATMUL_INPUT_GELU ? block->fc : NULL);
+                                     list[i].kind == GPT2_MATMUL_INPUT_GELU ? block->fc : NULL,
+                                     list[i].bias ? biases : NULL, 0);
             break;
         case GPT2_MATMUL_WEIGHT:
             code = gpt2_matmul_weight(plan, self->stream, gradients, list[i].bias ? biases : NULL,

@@ -297,6 +297,11 @@ static bool has_bias(uint32_t epilogue)
     return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
+static bool has_slope(uint32_t epilogue)
+{
+    return epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
 static bool has_gelu(uint32_t epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -326,18 +331,20 @@ static cublasStatus_t understand(cublasLtMatmulDesc_t operation, cublasLtMatrixL
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     is_known = what == CUBLASLT_EPILOGUE_DEFAULT || what == CUBLASLT_EPILOGUE_BGRADB ||
-               what == CUBLASLT_EPILOGUE_DGELU || has_bias(what) || has_gelu(what);
+               has_slope(what) || has_bias(what) || has_gelu(what);
     if (!is_known || out->a.type != out->b.type ||
         (out->a.type == CUDA_R_32F && out->d.type != CUDA_R_32F)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    if (has_gelu(what) || what == CUBLASLT_EPILOGUE_DGELU) {
+    if (has_gelu(what) || has_slope(what)) {
         if (out->operation.before == NULL || out->operation.before_ld % 8 != 0 ||
             out->operation.before_ld < (int64_t)out->d.rows) {
             return CUBLAS_STATUS_INVALID_VALUE;
         }
     }
-    if ((has_bias(what) || what == CUBLASLT_EPILOGUE_BGRADB) && out->operation.bias == NULL) {
+    if ((has_bias(what) || what == CUBLASLT_EPILOGUE_BGRADB ||
+         what == CUBLASLT_EPILOGUE_DGELU_BGRAD) &&
+        out->operation.bias == NULL) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -490,7 +497,7 @@ static double finish(const problem_t *problem, size_t row, size_t column, double
         set_element(operation->before, problem->d.type, at, sum);
         return gelu(sum);
     }
-    if (operation->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+    if (has_slope(operation->epilogue)) {
         return sum * gelu_slope((double)element(operation->before, problem->d.type, at));
     }
     return sum;
@@ -505,6 +512,7 @@ static void multiply(const problem_t *problem, float alpha, const void *a, const
         gather(a, &problem->a, problem->operation.transpose_a == CUBLAS_OP_T, false);
     const std::vector<float> right =
         gather(b, &problem->b, problem->operation.transpose_b == CUBLAS_OP_T, true);
+    std::vector<double> row_sums(m);
 
     for (size_t column = 0; column < n; column++) {
         const float *y = &right[column * k];
@@ -519,13 +527,18 @@ static void multiply(const problem_t *problem, float alpha, const void *a, const
                 sum += (double)x[i] * (double)y[i];
             sum *= (double)alpha;
             if (beta != 0.0f) sum += (double)beta * (double)element(c, problem->d.type, at);
-            set_element(d, problem->d.type, at, finish(problem, row, column, sum));
+            sum = finish(problem, row, column, sum);
+            row_sums[row] += sum;
+            set_element(d, problem->d.type, at, sum);
         }
         if (problem->operation.epilogue != CUBLASLT_EPILOGUE_BGRADB) continue;
         for (size_t i = 0; i < k; i++)
             bias_gradient += (double)y[i];
         set_element(problem->operation.bias, problem->d.type, column, bias_gradient);
     }
+    for (size_t row = 0; row < m && problem->operation.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+         row++)
+        set_element(problem->operation.bias, problem->d.type, row, row_sums[row]);
 }
 
 static bool is_unaligned(const void *pointer)

@@ -67,11 +67,18 @@ void matmul_tensor_drop(matmul_tensor_t *tensor)
     test_free(tensor->host);
 }
 
-/* Relative L2. fp32: roundings of some sums; 16 bits: one rounding of the result, or two. */
-static void check(const matmul_tensor_t *tensor, const double *expected, const char *what)
+/* fp32: roundings of some sums; 16 bits: one rounding of the result, or two. */
+static double limit_of(gpt2_cuda_type_t type)
 {
     static const double limits[] = {1e-6, 6e-3, 8e-4};
-    const double limit = limits[tensor->type];
+
+    return limits[type];
+}
+
+/* Relative L2. */
+static void check_within(const matmul_tensor_t *tensor, const double *expected, double limit,
+                         const char *what)
+{
     const size_t bytes = tensor->count * gpt2_cuda_type_bytes(tensor->type);
     void *copy = test_malloc(bytes);
     double off = 0.0, all = 0.0;
@@ -90,6 +97,11 @@ static void check(const matmul_tensor_t *tensor, const double *expected, const c
     if (!(sqrt(off) <= limit * sqrt(all))) {
         fail_msg("%s: off by %g, allowed %g", what, sqrt(off / all), limit);
     }
+}
+
+static void check(const matmul_tensor_t *tensor, const double *expected, const char *what)
+{
+    check_within(tensor, expected, limit_of(tensor->type), what);
 }
 
 static double gelu(double x)
@@ -149,7 +161,7 @@ void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
     test_free(after);
 }
 
-void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
+void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, int accumulate)
 {
     const size_t rows = shape->rows, inputs = shape->inputs, outputs = shape->outputs;
     const int is_gelu = shape->kind == GPT2_MATMUL_INPUT_GELU;
@@ -158,8 +170,13 @@ void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
     matmul_tensor_t weight = matmul_tensor(shape->type, outputs * inputs, 2);
     matmul_tensor_t before = matmul_tensor(shape->type, rows * inputs, 3),
                     d_in = matmul_tensor(shape->type, rows * inputs, 4);
+    matmul_tensor_t dbias = matmul_tensor(GPT2_CUDA_F32, inputs, 5);
     double *expected = test_calloc(rows * inputs, sizeof(double));
+    double *to_bias = test_calloc(inputs, sizeof(double));
+    const int has_bias = is_gelu && shape->bias;
 
+    for (size_t i = 0; i < inputs && accumulate; i++)
+        to_bias[i] = dbias.host[i];
     for (size_t r = 0; r < rows; r++) {
         for (size_t i = 0; i < inputs; i++) {
             double sum = 0.0;
@@ -168,18 +185,25 @@ void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
                 sum += d_out.host[r * outputs + o] * weight.host[o * inputs + i];
             expected[r * inputs + i] =
                 is_gelu ? sum * gelu_slope(before.host[r * inputs + i]) : sum;
+            to_bias[i] += expected[r * inputs + i];
         }
     }
     assert_int_equal(gpt2_matmul_input(plan, NULL, d_in.data, d_out.data, weight.data,
-                                       is_gelu ? before.data : NULL),
+                                       is_gelu ? before.data : NULL, has_bias ? dbias.data : NULL,
+                                       accumulate),
                      cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     check(&d_in, expected, "d_in");
+    if (has_bias) { /* of roundings of d_in that do not cancel as the sums do */
+        check_within(&dbias, to_bias, 2.0 * limit_of(shape->type), "dbias of the layer below");
+    }
     matmul_tensor_drop(&d_out);
     matmul_tensor_drop(&weight);
     matmul_tensor_drop(&before);
     matmul_tensor_drop(&d_in);
+    matmul_tensor_drop(&dbias);
     test_free(expected);
+    test_free(to_bias);
 }
 
 void matmul_check_weight(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, int accumulate)
@@ -240,7 +264,8 @@ void matmul_check_all(gpt2_matmuls_t *set)
                     if (kind == GPT2_MATMUL_FORWARD || kind == GPT2_MATMUL_FORWARD_GELU) {
                         matmul_check_forward(set, &shape);
                     } else if (kind != GPT2_MATMUL_WEIGHT) {
-                        matmul_check_input(set, &shape);
+                        matmul_check_input(set, &shape, 0);
+                        matmul_check_input(set, &shape, 1);
                     } else {
                         matmul_check_weight(set, &shape, 0);
                         matmul_check_weight(set, &shape, 1);

@@ -22,7 +22,7 @@ const gpt2_matmul_t *matmul_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t 
 
 /* Shapes of the kinds named. */
 void matmul_check_forward(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape);
-void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape);
+void matmul_check_input(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, int accumulate);
 void matmul_check_weight(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, int accumulate);
 
 /* Every kind in both types with and without a bias, at small sizes, odd ones among them. */

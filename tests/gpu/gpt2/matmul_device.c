@@ -49,10 +49,10 @@ static void rates_of_gpt2(void **state)
     } shapes[] = {{GPT2_MATMUL_FORWARD, 768, 2304, 1},      {GPT2_MATMUL_FORWARD, 768, 768, 0},
                   {GPT2_MATMUL_FORWARD_GELU, 768, 3072, 1}, {GPT2_MATMUL_FORWARD, 3072, 768, 0},
                   {GPT2_MATMUL_FORWARD, 768, 50304, 0},     {GPT2_MATMUL_INPUT, 768, 50304, 0},
-                  {GPT2_MATMUL_WEIGHT, 768, 50304, 0},      {GPT2_MATMUL_INPUT_GELU, 3072, 768, 0},
-                  {GPT2_MATMUL_WEIGHT, 3072, 768, 1},       {GPT2_MATMUL_INPUT, 768, 3072, 0},
-                  {GPT2_MATMUL_WEIGHT, 768, 3072, 1},       {GPT2_MATMUL_INPUT, 768, 768, 0},
-                  {GPT2_MATMUL_WEIGHT, 768, 768, 1},        {GPT2_MATMUL_INPUT, 768, 2304, 0},
+                  {GPT2_MATMUL_WEIGHT, 768, 50304, 0},      {GPT2_MATMUL_INPUT_GELU, 3072, 768, 1},
+                  {GPT2_MATMUL_WEIGHT, 3072, 768, 0},       {GPT2_MATMUL_INPUT, 768, 3072, 0},
+                  {GPT2_MATMUL_WEIGHT, 768, 3072, 0},       {GPT2_MATMUL_INPUT, 768, 768, 0},
+                  {GPT2_MATMUL_WEIGHT, 768, 768, 0},        {GPT2_MATMUL_INPUT, 768, 2304, 0},
                   {GPT2_MATMUL_WEIGHT, 768, 2304, 1}};
 
     (void)state;

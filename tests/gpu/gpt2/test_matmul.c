@@ -88,8 +88,8 @@ static void products_are_the_same_without_fusion(void **state)
 static void products_are_the_same_where_epilogues_are_refused(void **state)
 {
     static const cublasLtEpilogue_t epilogues[] = {
-        CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_BGRADB};
+        CUBLASLT_EPILOGUE_BIAS,  CUBLASLT_EPILOGUE_GELU_AUX,    CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADB};
     gpt2_matmuls_t *set;
 
     (void)state;
@@ -114,6 +114,7 @@ static void fusion_is_used_where_there_is_one(void **state)
                  {GPT2_MATMUL_FORWARD_GELU, 0, CUBLASLT_EPILOGUE_GELU_AUX},
                  {GPT2_MATMUL_INPUT, 0, CUBLASLT_EPILOGUE_DEFAULT},
                  {GPT2_MATMUL_INPUT_GELU, 0, CUBLASLT_EPILOGUE_DGELU},
+                 {GPT2_MATMUL_INPUT_GELU, 1, CUBLASLT_EPILOGUE_DGELU_BGRAD},
                  {GPT2_MATMUL_WEIGHT, 1, CUBLASLT_EPILOGUE_BGRADB},
                  {GPT2_MATMUL_WEIGHT, 0, CUBLASLT_EPILOGUE_DEFAULT}};
     gpt2_matmuls_t *set = make_set(0, 1, NULL);
@@ -127,7 +128,7 @@ static void fusion_is_used_where_there_is_one(void **state)
         if (shape.kind == GPT2_MATMUL_WEIGHT) {
             matmul_check_weight(set, &shape, 1);
         } else if (shape.kind == GPT2_MATMUL_INPUT || shape.kind == GPT2_MATMUL_INPUT_GELU) {
-            matmul_check_input(set, &shape);
+            matmul_check_input(set, &shape, i % 2);
         } else {
             matmul_check_forward(set, &shape);
         }
@@ -216,7 +217,7 @@ static void a_run_of_another_kind_is_refused(void **state)
     float x[4] = {0.0f};
 
     (void)state;
-    assert_int_equal(gpt2_matmul_input(plan, NULL, x, x, x, x), cudaErrorInvalidValue);
+    assert_int_equal(gpt2_matmul_input(plan, NULL, x, x, x, x, NULL, 0), cudaErrorInvalidValue);
     assert_int_equal(gpt2_matmul_weight(plan, NULL, x, x, 0, x, x), cudaErrorInvalidValue);
     assert_int_equal(gpt2_matmul_forward(plan, NULL, x, NULL, x, x, x, NULL),
                      cudaErrorInvalidValue);

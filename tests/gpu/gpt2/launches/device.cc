@@ -146,10 +146,10 @@ static bool is_end(unsigned index, unsigned count)
     return index == 0 || index + 1 == count;
 }
 
-/* The ends of all dimensions, and one in the middle of x. */
+/* The ends of all dimensions, and one in the middle of x and of three (sums that are folded). */
 static bool wants(const simt_index &block)
 {
-    bool is_wanted = is_end(block.y, gridDim.y) && is_end(block.z, gridDim.z);
+    bool is_wanted = (is_end(block.y, gridDim.y) || gridDim.y == 3) && is_end(block.z, gridDim.z);
 
     if (is_wanted && !is_end(block.x, gridDim.x)) {
         const auto found = also.find(gridDim.x);
