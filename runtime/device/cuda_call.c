@@ -15,23 +15,31 @@
 
 /* ---- Errors --------------------------------------------------------------------------------- */
 
-/* After these a device does nothing more until its process ends. */
+/* After these the process gets nothing more out of the device: CUDA documents for each that the
+ * process must end, or that the device or CUDA itself is gone. All others refuse one call. */
 static int is_final(int code)
 {
-    switch ((cudaError_t)code) {
-    case cudaErrorMemoryAllocation:
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorNotReady:
-    case cudaErrorNotSupported:
-    case cudaErrorStreamCaptureUnsupported: /* of a graph that the program captures */
-    case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit:
-        return 0;
-    default:
+    switch (code) {
+    case cudaErrorCudartUnloading:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case 226: /* cudaErrorContained, of CUDA 13 */
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case 721: /* cudaErrorTensorMemoryLeak, of CUDA 13 */
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorUnknown:
         return 1;
+    default:
+        return 0;
     }
 }
 

@@ -617,6 +617,24 @@ static void every_call_may_fail(void **unused)
     assert_in_range(n, 20, 200);
 }
 
+/* An error that concerns one call is told by that call; the device goes on. */
+static void a_refused_call_leaves_the_device_well(void **unused)
+{
+    dp_error_t error = {DP_OK, ""};
+    dp_event_t *event = NULL;
+    fixture_t f;
+
+    (void)unused;
+    begin_quiet(&f);
+    cuda_double_fail(NULL, 1, cudaErrorNotPermitted);
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_ERR_SYSTEM);
+    assert_int_equal(f.ops->health(f.device, &error), DP_OK);
+    assert_int_equal(*f.ops->skip_flag(f.device), 0);
+    assert_int_equal(f.ops->event_create(f.device, &event), DP_OK);
+    f.ops->event_destroy(event);
+    end(&f);
+}
+
 /* After an asynchronous error functions run all the same, and the device says why. */
 static void a_broken_device_says_so_and_lets_go(void **unused)
 {
@@ -729,6 +747,7 @@ int main(void)
         cmocka_unit_test(a_capture_of_the_programs_is_none_of_ours),
         cmocka_unit_test(without_a_device_it_says_so),
         cmocka_unit_test(every_call_may_fail),
+        cmocka_unit_test(a_refused_call_leaves_the_device_well),
         cmocka_unit_test(a_broken_device_says_so_and_lets_go),
         cmocka_unit_test(an_unloaded_runtime_is_no_news),
         cmocka_unit_test(an_older_error_is_not_the_launchs),
