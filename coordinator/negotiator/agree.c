@@ -15,10 +15,22 @@
  * and CLOSED can. Each frame going up therefore says which ordered item its sender saw last; what
  * was sent before the failure of its tensor was seen speaks of the occurrence that failed.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/agree.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+void dp_agree_hear(dp_entry_t *entry, int branch)
+{
+    dp_bit_set(entry->heard, branch);
+}
+
+void dp_agree_learn(dp_entry_t *entry, dp_signature_t *signature)
+{
+    entry->arrived.proposed = signature;
+}
 
 int dp_launches_alone(dp_collective_t collective)
 {
@@ -55,10 +67,8 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
     entry->ended.position = position;
     if (in_failure) entry->ended.in_failure = 1;
     if (!in_failure && entry->view != NULL) entry->ended.in_failure = 0;
-    entry->leave.is_kept = 0; /* the next occurrence needs the ranks that left */
-    for (int i = 0; entry->view == NULL && i < n->child_count; i++) {
-        if (dp_bit_get(n->targets, i)) entry->making.ended_for[i] = position;
-    }
+    dp_leave_occurrence_over(entry);
+    if (entry->view == NULL) dp_contest_ended(n, entry, position);
     dp_own_queue(n, entry);
 }
 
@@ -88,8 +98,8 @@ static void adopt_signature(dp_negotiator_t *n, dp_entry_t *entry)
 static void remove_entry(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_stall_forget(n, entry);
-    dp_entry_array_remove(&n->out.news, entry);
-    dp_entry_array_remove(&n->own.queue, entry);
+    dp_outbox_forget(n, entry);
+    dp_own_forget(n, entry);
     if (dp_table_remove(&n->table, entry) != DP_OK) dp_fatal_memory(n);
 }
 
@@ -163,8 +173,6 @@ static void end_create(dp_negotiator_t *n, dp_entry_t *entry)
 /* The group ends with the launch of its end, and its entries go. */
 static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
 {
-    size_t left = 0;
-
     /* From the last to the first: the last entry takes the place of one that goes. */
     for (size_t i = n->table.entry_count; i > 0; i--) {
         dp_entry_t *entry = n->table.entries[i - 1];
@@ -174,12 +182,8 @@ static void end_group(dp_negotiator_t *n, dp_group_view_t *view)
         remove_entry(n, entry);
         if (n->is_fatal) return;
     }
-    for (size_t i = 0; i < n->groups.count; i++) {
-        if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];
-    }
-    n->groups.count = left;
-    if (n->leave.keep_view == view) n->leave.keep_view = NULL;
-    free(view);
+    dp_leave_forget_view(n, view);
+    dp_group_view_remove(n, view);
 }
 
 void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
@@ -188,10 +192,8 @@ void dp_agree_launch_end(dp_negotiator_t *n, const dp_ordered_launch_t *launch)
     dp_own_output_t *output = NULL;
 
     if (n->is_fatal) return;
-    n->position++;
-    n->sequence = launch->sequence;
+    dp_order_launched(n, launch->sequence, n->out.launch_entry_count > launch->entry_begin);
     if (n->out.launch_entry_count > launch->entry_begin) {
-        n->order.launching = launch->sequence;
         output = dp_outbox_output(n, DP_OUTPUT_LAUNCH);
         if (output == NULL) return;
         output->sequence = launch->sequence;
@@ -214,7 +216,7 @@ void dp_agree_fail(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, co
 {
     int takes_part = dp_bit_get(n->targets, dp_own_branch(n));
 
-    n->position++;
+    dp_order_advance(n);
     dp_agree_refuse_own(n, entry, status, text);
     if (!entry->part.is_submitted && takes_part &&
         (entry->view == NULL || !dp_join_has_own(n, entry->view))) {
@@ -226,7 +228,7 @@ void dp_agree_fail(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status, co
 
 void dp_agree_bye(dp_negotiator_t *n)
 {
-    n->position++;
+    dp_order_advance(n);
     n->is_finished = 1;
 }
 
@@ -238,8 +240,7 @@ void dp_agree_pending(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns)
     if (entry->is_pending && first_ns >= entry->stall.first_ns) return;
     if (entry->is_pending) dp_stall_unwatch(n, entry, 0);
     entry->is_pending = 1;
-    entry->stall.first_ns = first_ns;
-    dp_stall_watch(n, entry);
+    dp_stall_watch(n, entry, first_ns);
 }
 
 /* Once all branches that take part are ready, the root queues the tensor for launch, and any other
@@ -402,7 +403,7 @@ void dp_agree_urgent(dp_negotiator_t *n, dp_entry_t *entry)
     if (!entry->is_pending || entry->arrived.is_urgent) return;
     entry->arrived.is_urgent = 1;
     if (dp_is_root(n)) {
-        if (entry->arrived.is_complete) n->order.is_urgent = 1;
+        if (entry->arrived.is_complete) dp_order_hurry(n);
     } else if (entry->sent.is_announced) {
         dp_outbox_news(n, entry);
     }

@@ -1,6 +1,7 @@
 /*
- * agree.h - the rules of one tensor, in agree.c, contest.c and own.c. Part of
- * negotiator_internal.h. Each function that fails calls dp_fatal() by itself.
+ * agree.h - the rules of one tensor: it arrives, is complete, is launched or fails. agree.c alone
+ * writes entry->arrived, entry->heard and entry->ended, and what ranks have agreed on: the entry's
+ * signature and version. A function that fails calls dp_fatal() by itself.
  */
 #ifndef DP_COORDINATOR_AGREE_H
 #define DP_COORDINATOR_AGREE_H
@@ -28,7 +29,6 @@ typedef struct dp_ordered_launch {
     uint32_t born, group_index; /* of a group_create */
 } dp_ordered_launch_t;
 
-/* agree.c */
 void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival);
 /* A child found two signatures, or, the second being NULL, that a rank has left. */
 void dp_agree_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, const int rank[2],
@@ -55,28 +55,9 @@ int dp_launches_alone(dp_collective_t collective);
 /* This rank's part of the occurrence fails. */
 void dp_agree_refuse_own(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t status,
                          const char *text);
-
-/* contest.c */
-void dp_contest_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *arrival);
-void dp_contest_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, const int rank[2],
-                         const dp_signature_t *const signature[2]);
-void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const dp_item_t *item,
-                        uint64_t first_ns);
-void dp_contest_heard(dp_entry_t *entry, int branch); /* its READY came */
-/* The occurrence is over for n->targets: what other branches announced is of the next. */
-void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry);
-
-/* own.c: this rank's own submissions */
-typedef struct dp_own {
-    size_t pending;         /* requests of this rank not handed back */
-    dp_entry_array_t queue; /* entries whose next occurrence is to be looked at */
-} dp_own_t;
-/* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
-dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission);
-void dp_own_arrive(dp_negotiator_t *n, dp_entry_t *entry); /* this rank's part, if there is one */
-void dp_own_flush(dp_negotiator_t *n);
-/* own_end.c */
-void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry); /* looks at it with dp_own_flush() */
-void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry);   /* what this rank has submitted is over */
+/* A child's part of the occurrence is known here. */
+void dp_agree_hear(dp_entry_t *entry, int branch);
+/* A rank that has joined learns the signature with the LAUNCH; taken. */
+void dp_agree_learn(dp_entry_t *entry, dp_signature_t *signature);
 
 #endif

@@ -8,7 +8,9 @@
  * arrives after READY went up is kept here until the occurrence is over, and so is PARTIAL, which a
  * child sends once. Called by agree.c and receive.c, on the thread that drives the negotiator.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/contest.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +48,7 @@ static void note_other_list(dp_negotiator_t *n, dp_entry_t *entry, int branch, i
     const int ranks[2] = {entry->arrived.first_rank, rank};
     const dp_signature_t *signatures[2] = {dp_entry_signature(entry), signature};
 
-    dp_bit_set(entry->heard, branch);
+    dp_agree_hear(entry, branch);
     if (!entry->arrived.is_mismatched && !dp_signature_equal(signatures[0], signature))
         dp_agree_conflict(n, entry, ranks, signatures);
 }
@@ -161,5 +163,12 @@ void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry)
         } else {
             replay_contest(n, entry, contest);
         }
+    }
+}
+
+void dp_contest_ended(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position)
+{
+    for (int i = 0; i < n->child_count; i++) {
+        if (dp_bit_get(n->targets, i)) entry->making.ended_for[i] = position;
     }
 }

@@ -6,7 +6,9 @@
  * right after the first leaves everything as it is. The order is part of the protocol's proof:
  * if it is changed, the explorer finds a case that breaks.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/flush.h"
+
+#include "coordinator/negotiator/state.h"
 
 /* LEFT first: it closes groups, and a tensor of a closed group must not be launched. BYE last. */
 static void order_due(dp_negotiator_t *n)
@@ -22,7 +24,7 @@ void dp_flush(dp_negotiator_t *n)
      */
     dp_own_flush(n);
     /* 2. JOIN follows what its rank has submitted before; joined ranks complete tensors. */
-    if (n->leave.has_join_to_say) dp_join_flush(n);
+    if (n->join.is_due) dp_join_flush(n);
     /* 3. LEFT, then what is complete is ordered, then BYE. */
     order_due(n);
     /* 4. An occurrence that has just ended may have left a submission; what that completes is

@@ -3,12 +3,76 @@
  *
  * Each item is checked against what this rank and its children have announced, applied, and passed
  * on, byte for byte, to the children that it concerns, or that have such ranks below them. Called
- * by receive.c for each item of a frame, on the thread that drives the negotiator.
+ * by receive.c for each item of a frame, on the thread that drives the negotiator. It also finds
+ * the entry that an item speaks of, for both; one that cannot be is a fatal error that names the
+ * sender.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/follow.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+/* ---- The entry that an item speaks of --------------------------------------------------------- */
+
+/* The group of an item's key; *view stays NULL for those to be made. 0: there is none. */
+static int view_of_item(dp_negotiator_t *n, int from, const dp_item_t *item, dp_group_view_t **view)
+{
+    *view = NULL;
+    if (item->group == DP_GROUP_UNBORN && item->root < 0) return 1;
+    *view = dp_group_view_find(n, item->group);
+    if (*view == NULL) {
+        dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
+    } else if (item->root >= 0 && (dp_group_view_rank(*view, item->root) < 0 ||
+                                   dp_group_view_rank(*view, item->peer) < 0)) {
+        dp_fatal_protocol(n, from, "a send from rank %d to %d in a group of %" PRIu32, item->root,
+                          item->peer, (*view)->member_count);
+    }
+    return !n->is_fatal;
+}
+
+static dp_entry_t *entry_by_key(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_key_t key = {item->group, item->root, item->peer, item->name};
+    dp_group_view_t *view;
+    dp_entry_t *entry;
+
+    if (!view_of_item(n, from, item, &view)) return NULL;
+    entry = dp_entry_get(n, &key, view);
+    if (entry == NULL) dp_fatal_memory(n);
+    return entry;
+}
+
+dp_entry_t *dp_item_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry;
+
+    if (item->id == DP_ID_NONE) return entry_by_key(n, from, item);
+    entry = dp_table_by_id(&n->table, item->id);
+    if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
+    return entry;
+}
+
+int dp_entry_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
+                  const dp_signature_t *signature)
+{
+    if (entry->view == NULL) {
+        return signature->collective == DP_COLLECTIVE_GROUP_CREATE &&
+               signature->members[signature->member_count - 1] < n->size;
+    }
+    switch (signature->collective) {
+    case DP_COLLECTIVE_GROUP_CREATE:
+    case DP_COLLECTIVE_JOIN:
+        return 0;
+    case DP_COLLECTIVE_GROUP_DESTROY:
+        return entry->view->uid != DP_GROUP_WORLD && entry->root < 0;
+    case DP_COLLECTIVE_SEND:
+        return entry->root >= 0 && signature->root == entry->root && signature->peer == entry->peer;
+    default:
+        return entry->root < 0;
+    }
+}
 
 /* ---- LAUNCH and FAILURE --------------------------------------------------------------------- */
 
@@ -25,7 +89,7 @@ static dp_entry_t *named_entry(dp_negotiator_t *n, int from, const dp_item_t *it
         if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
         return entry;
     }
-    entry = dp_item_key_entry(n, from, item);
+    entry = entry_by_key(n, from, item);
     if (entry == NULL) return NULL;
     /* Ids are for names that come again. */
     if (entry->id != DP_ID_NONE ||
@@ -60,7 +124,7 @@ static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_i
         dp_fatal_protocol(n, from, "launch of %s with a signature that nobody proposed",
                           dp_entry_text(entry, what));
     } else if (item->signature != NULL && entry->arrived.proposed == NULL) {
-        entry->arrived.proposed = item->signature;
+        dp_agree_learn(entry, item->signature);
         item->signature = NULL;
     }
     if (!n->is_fatal && dp_entry_signature(entry) == NULL) {
@@ -205,13 +269,10 @@ static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
     dp_entry_t *entry = dp_item_entry(n, from, item);
 
     if (entry == NULL) return;
-    if (entry->view == NULL || (n->leave.keeps > 0 && entry->view != n->leave.keep_view)) {
+    if (!dp_leave_told_kept(n, entry)) {
         dp_fatal_protocol(n, from, "tensor %s is kept in the wrong group", entry->name);
         return;
     }
-    entry->leave.keep_position = n->position + 1;
-    n->leave.keep_view = entry->view;
-    n->leave.keeps++;
     memcpy(n->targets, entry->view->expect, n->table.bit_words * sizeof(*n->targets));
 }
 
@@ -276,7 +337,7 @@ static void receive_warn(dp_negotiator_t *n, int from, const dp_item_t *item)
 static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
 {
     if (item->position >= n->position && item->position < DP_POSITION_MAX) {
-        n->position = item->position;
+        dp_order_seek(n, item->position);
     } else {
         dp_fatal_protocol(n, from, "position %" PRIu64 " after %" PRIu64, item->position,
                           n->position);

@@ -6,7 +6,9 @@
  * made once, answers that for every group. Rules about what members do live elsewhere. Called by
  * the negotiator's other files, on the thread that drives it.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/group_view.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,8 +184,7 @@ dp_status_t dp_group_views_init(dp_negotiator_t *n, int arity)
     if (status != DP_OK) return status;
     n->world = view_create(n, DP_GROUP_WORLD, "", NULL, (uint32_t)n->size);
     n->targets = calloc(n->table.bit_words, sizeof(*n->targets));
-    n->out.mask = calloc(n->table.bit_words, sizeof(*n->out.mask));
-    return n->world != NULL && n->targets != NULL && n->out.mask != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+    return n->world != NULL && n->targets != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
 void dp_group_views_fini(dp_negotiator_t *n)
@@ -194,87 +195,15 @@ void dp_group_views_fini(dp_negotiator_t *n)
     free(n->world);
     free(n->child_of);
     free(n->targets);
-    free(n->out.mask);
 }
 
-/* ---- Ranks that take part in a tensor ------------------------------------------------------- */
-
-dp_entry_t *dp_entry_get(dp_negotiator_t *n, const dp_key_t *key, dp_group_view_t *view)
+void dp_group_view_remove(dp_negotiator_t *n, dp_group_view_t *view)
 {
-    dp_entry_t *entry = dp_table_get(&n->table, key, view);
-    int32_t pair[2];
+    size_t left = 0;
 
-    if (entry == NULL || entry->expect != NULL) return entry;
-    entry->expect = entry->own_expect;
-    if (entry->root >= 0) {
-        pair[0] = dp_group_view_rank(view, entry->root);
-        pair[1] = dp_group_view_rank(view, entry->peer);
-        entry->expected = dp_branches_of_list(n, pair, 2, entry->own_expect);
-    } else if (view != NULL) {
-        entry->expect = view->expect;
-        entry->expected = view->expected;
+    for (size_t i = 0; i < n->groups.count; i++) {
+        if (n->groups.views[i] != view) n->groups.views[left++] = n->groups.views[i];
     }
-    return entry;
-}
-
-dp_status_t dp_entry_set_list(dp_negotiator_t *n, dp_entry_t *entry, const int32_t *list,
-                              uint32_t count)
-{
-    int32_t *copy = malloc(count * sizeof(*copy));
-
-    if (copy == NULL) return DP_ERR_NO_MEMORY;
-    memcpy(copy, list, count * sizeof(*copy));
-    free(entry->making.list);
-    entry->making.list = copy;
-    entry->making.list_count = count;
-    entry->expected = dp_branches_of_list(n, list, count, entry->own_expect);
-    return DP_OK;
-}
-
-uint32_t dp_entry_ranks(const dp_entry_t *entry)
-{
-    if (entry->view == NULL) return entry->making.list_count;
-    return entry->root >= 0 ? 2 : entry->view->member_count;
-}
-
-uint32_t dp_entry_below(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
-{
-    uint32_t count = 0;
-
-    if (entry->view != NULL && entry->root < 0) return entry->view->below[branch];
-    if (entry->view != NULL) {
-        count += dp_branch_of(n, dp_group_view_rank(entry->view, entry->root)) == branch;
-        count += dp_branch_of(n, dp_group_view_rank(entry->view, entry->peer)) == branch;
-        return count;
-    }
-    for (uint32_t i = 0; i < entry->making.list_count; i++)
-        count += dp_branch_of(n, entry->making.list[i]) == branch;
-    return count;
-}
-
-int dp_entry_takes_part(const dp_negotiator_t *n, const dp_entry_t *entry)
-{
-    return dp_bit_get(entry->expect, dp_own_branch(n));
-}
-
-const char *dp_entry_text_of(const dp_entry_t *entry, const dp_signature_t *signature,
-                             char text[DP_ENTRY_TEXT_MAX])
-{
-    if (entry->view == NULL) {
-        int has_name =
-            signature != NULL && signature->group_name != NULL && signature->group_name[0] != '\0';
-
-        snprintf(text, DP_ENTRY_TEXT_MAX, "group %s",
-                 has_name ? signature->group_name : entry->name);
-    } else if (entry->view->uid != DP_GROUP_WORLD) {
-        snprintf(text, DP_ENTRY_TEXT_MAX, "tensor %s of group %s", entry->name, entry->view->name);
-    } else {
-        snprintf(text, DP_ENTRY_TEXT_MAX, "tensor %s", entry->name);
-    }
-    return text;
-}
-
-const char *dp_entry_text(const dp_entry_t *entry, char text[DP_ENTRY_TEXT_MAX])
-{
-    return dp_entry_text_of(entry, dp_entry_signature(entry), text);
+    n->groups.count = left;
+    free(view);
 }

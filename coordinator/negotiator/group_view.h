@@ -1,5 +1,6 @@
 /*
- * group_view.h - a group as one rank of the tree sees it. Part of negotiator_internal.h.
+ * group_view.h - a group as one rank of the tree sees it. group_view.c makes and ends views; the
+ * fields from `is_closed` and from `joined` on, and own_pending and ending, are of the files named.
  *
  * A *branch* of a rank is a source of arrivals: branch i is child i with all ranks below it, branch
  * child_count is the rank itself. A rank keeps a view of the groups that have a member at or below
@@ -18,10 +19,12 @@ typedef struct dp_group_view {
     char name[DP_GROUP_NAME_MAX + 1]; /* for texts; empty: the world */
     const int32_t *members;           /* [member_count] ascending; NULL: every rank */
     uint32_t member_count;
-    int own;                       /* this rank's number in the group, -1: not a member */
-    uint64_t *expect;              /* a bit per branch: it has members */
-    uint32_t expected;             /* how many branches have */
-    uint32_t *below;               /* [branches] members there */
+    int own;           /* this rank's number in the group, -1: not a member */
+    uint64_t *expect;  /* a bit per branch: it has members */
+    uint32_t expected; /* how many branches have */
+    uint32_t *below;   /* [branches] members there */
+
+    /* own.c */
     size_t own_pending;            /* submissions of this rank not handed back */
     const struct dp_entry *ending; /* this rank's group_destroy that is pending */
 
@@ -50,6 +53,7 @@ typedef struct dp_group_views {
 
 dp_status_t dp_group_views_init(dp_negotiator_t *n, int arity);
 void dp_group_views_fini(dp_negotiator_t *n);
+void dp_group_view_remove(dp_negotiator_t *n, dp_group_view_t *view); /* its entries are gone */
 dp_group_view_t *dp_group_view_find(const dp_negotiator_t *n, uint32_t uid); /* NULL: unknown */
 /* members: NULL: all. NULL: out of memory. */
 dp_group_view_t *dp_group_view_make(dp_negotiator_t *n, uint32_t uid, uint32_t group_index,

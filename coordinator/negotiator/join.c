@@ -8,10 +8,12 @@
  * number.
  *
  * Called on the thread that drives the negotiator: by negotiator.c for this rank's dp_join(), by
- * receive.c for a JOIN from below, by follow.c for JOINED, and by flush.c to send what is due.
- * joined.c answers questions.
+ * receive.c for a JOIN from below, by follow.c for JOINED, and by flush.c to send what is due. The
+ * questions at the end are asked by agree.c, order.c and stall.c.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/join.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <string.h>
 
@@ -61,7 +63,7 @@ void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view)
 {
     forgive_refusals(n, view);
     if (!dp_join_is_joined(view, n->rank)) view->is_join_due = 1;
-    n->leave.has_join_to_say = 1;
+    n->join.is_due = 1;
     dp_join_flush(n);
 }
 
@@ -70,9 +72,9 @@ void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request)
     forgive_refusals(n, view);
     view->has_join = 1;
     view->is_join_said = 0;
-    n->leave.has_join_to_say = 1;
+    n->join.is_due = 1;
     view->join_request = request;
-    n->own.pending++;
+    dp_own_count(n, 1);
     dp_join_flush(n);
 }
 
@@ -92,7 +94,7 @@ void dp_join_flush(dp_negotiator_t *n)
 
     while (!n->is_fatal) {
         view = next_unsaid_join(n);
-        n->leave.has_join_to_say = view != NULL;
+        n->join.is_due = view != NULL;
         if (view == NULL) return;
         view->is_join_said = 1;
         view->is_join_due = 0;
@@ -100,19 +102,104 @@ void dp_join_flush(dp_negotiator_t *n)
     }
 }
 
+static void clear_joined(const dp_negotiator_t *n, dp_group_view_t *view)
+{
+    memset(view->joined, 0, dp_bit_words(view->member_count) * sizeof(*view->joined));
+    memset(view->joined_below, 0, (size_t)n->table.branches * sizeof(*view->joined_below));
+    view->joined_count = 0;
+    view->last_joined = -1;
+}
+
+int dp_join_take(dp_negotiator_t *n, dp_group_view_t *view, void **request)
+{
+    if (!view->has_join) return 0;
+    view->has_join = 0;
+    *request = view->join_request;
+    dp_own_count(n, -1);
+    return 1;
+}
+
 /* JOINED, on every rank that it concerns. */
 void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank)
 {
     dp_own_output_t *output;
+    void *request;
 
-    n->position++;
-    dp_join_clear(n, view);
-    if (!view->has_join) return;
-    view->has_join = 0;
-    n->own.pending--;
+    dp_order_advance(n);
+    clear_joined(n, view);
+    if (!dp_join_take(n, view, &request)) return;
     output = dp_outbox_output(n, DP_OUTPUT_JOINED);
     if (output == NULL) return;
     output->group = view->uid;
-    output->request = view->join_request;
+    output->request = request;
     output->last_rank = dp_group_view_index(view, last_rank);
+}
+
+/* ---- Questions ------------------------------------------------------------------------------ */
+
+int dp_join_is_joined(const dp_group_view_t *view, int rank)
+{
+    int index = view->joined_count > 0 ? dp_group_view_index(view, rank) : -1;
+
+    return index >= 0 && dp_bit_get(view->joined, index);
+}
+
+/* Have all ranks of this branch joined that take part in the tensor? */
+int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
+{
+    const dp_group_view_t *view = entry->view;
+    const int pair[2] = {entry->root, entry->peer};
+
+    if (view == NULL) return 0;
+    if (entry->root < 0) {
+        return view->below[branch] > 0 && view->joined_below[branch] == view->below[branch];
+    }
+    for (int i = 0; i < 2; i++) {
+        int rank = dp_group_view_rank(view, pair[i]);
+
+        if (dp_branch_of(n, rank) == branch && !dp_join_is_joined(view, rank)) return 0;
+    }
+    return 1;
+}
+
+/* One of the ranks in a branch that have joined: the collective's root if it is among them. */
+int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
+{
+    const dp_group_view_t *view = entry->view;
+    const dp_signature_t *signature = dp_entry_signature(entry);
+    const int likely[2] = {dp_group_view_rank(view, signature->root),
+                           dp_group_view_rank(view, signature->peer)};
+
+    for (int i = 0; i < 2; i++) {
+        if (dp_branch_of(n, likely[i]) == branch && dp_join_is_joined(view, likely[i])) {
+            return likely[i];
+        }
+    }
+    return view->joined_rank[branch];
+}
+
+/* May this tensor be launched without the ranks that have joined? */
+int dp_join_allows(const dp_entry_t *entry)
+{
+    const dp_signature_t *signature = dp_entry_signature(entry);
+
+    switch (signature->collective) {
+    case DP_COLLECTIVE_ALLREDUCE:
+    case DP_COLLECTIVE_REDUCE:
+    case DP_COLLECTIVE_REDUCE_SCATTER:
+    case DP_COLLECTIVE_REDUCE_SCATTERV:
+    case DP_COLLECTIVE_ALLGATHER:
+    case DP_COLLECTIVE_ALLGATHERV:
+    case DP_COLLECTIVE_BROADCAST:
+    case DP_COLLECTIVE_BARRIER:
+        return signature->root < 0 ||
+               dp_group_view_rank(entry->view, signature->root) != entry->arrived.absent_rank;
+    default:
+        return 0;
+    }
+}
+
+int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view)
+{
+    return view->has_join || dp_join_is_joined(view, n->rank);
 }

@@ -12,10 +12,12 @@
  * ready, and the other known to have left, sends LACKS, and the root orders a FAILURE.
  *
  * Called on the thread that drives the negotiator: by negotiator.c and own.c for this rank's
- * submissions and its end, by receive.c for KEEP and LEFT, by follow.c for CLOSED, and by flush.c
- * to send what is due.
+ * submissions and its end, by receive.c for KEEP and LEFT, by follow.c for CLOSED, by flush.c to
+ * send what is due, and by agree.c for single questions.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/leave.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +105,20 @@ void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *
 
         dp_outbox_notice(n, &notice);
     }
+}
+
+int dp_leave_told_kept(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (entry->view == NULL || (n->leave.keeps > 0 && entry->view != n->leave.keep_view)) return 0;
+    entry->leave.keep_position = n->position + 1;
+    n->leave.keep_view = entry->view;
+    n->leave.keeps++;
+    return 1;
+}
+
+void dp_leave_occurrence_over(dp_entry_t *entry)
+{
+    entry->leave.is_kept = 0;
 }
 
 static void forget_leaver(dp_negotiator_t *n, int rank)
@@ -212,8 +228,9 @@ void dp_leave_left(dp_negotiator_t *n, int rank)
 void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 {
     int is_first = !view->is_closed;
+    void *request;
 
-    n->position++;
+    dp_order_advance(n);
     view->closed_position = n->position;
     n->leave.keeps = 0;
     if (is_first) view->closed_rank = rank;
@@ -229,10 +246,7 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
         dp_leave_end(n, entry);
         dp_agree_end(n, entry, n->position, 1);
     }
-    if (!view->has_join || n->is_fatal) return;
-    view->has_join = 0;
-    n->own.pending--;
-    dp_leave_refuse_join(n, view, view->join_request);
+    if (!n->is_fatal && dp_join_take(n, view, &request)) dp_leave_refuse_join(n, view, request);
 }
 
 /* ---- Ranks that do not leave ---------------------------------------------------------------- */
@@ -291,6 +305,19 @@ void dp_leave_flush(dp_negotiator_t *n)
     if (n->leave.is_finalizing && !n->leave.has_left) announce_leave(n);
 }
 
+void dp_leave_begin(dp_negotiator_t *n)
+{
+    n->leave.is_finalizing = 1;
+}
+
+int dp_leave_fin(dp_negotiator_t *n, int child)
+{
+    if (dp_bit_get(n->leave.fins, child)) return 0;
+    dp_bit_set(n->leave.fins, child);
+    n->leave.fin_count++;
+    return 1;
+}
+
 static int is_subtree_over(const dp_negotiator_t *n)
 {
     return n->leave.has_left && n->own.pending == 0 && n->leave.fin_count == n->child_count &&
@@ -313,4 +340,68 @@ void dp_leave_finish(dp_negotiator_t *n)
         n->leave.fin_sent = 1;
         dp_outbox_up_item(n, &n->made);
     }
+}
+
+/* ---- What is known of leavers ---------------------------------------------------------------- */
+
+/* A leaver may have submitted its half of a send: then its branch is ready, as READY comes first. A
+ * group is not made for members that have left. */
+static int is_lacking(const dp_negotiator_t *n, const dp_entry_t *entry, int rank)
+{
+    if (!dp_bit_get(n->leave.left, rank)) return 0;
+    return entry->view == NULL || !dp_bit_get(entry->heard, dp_branch_of(n, rank));
+}
+
+int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    const int pair[2] = {entry->root, entry->peer};
+    uint32_t count = entry->view != NULL ? 2 : entry->making.list_count;
+
+    if (n->leave.left_count == 0 || !entry->is_pending || entry->arrived.first_rank < 0) return -1;
+    for (uint32_t i = 0; i < count; i++) {
+        int rank =
+            entry->view != NULL ? dp_group_view_rank(entry->view, pair[i]) : entry->making.list[i];
+
+        if (is_lacking(n, entry, rank)) return rank;
+    }
+    return -1;
+}
+
+int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].entry == entry) return 1;
+    }
+    return dp_outbox_refers(n, entry);
+}
+
+void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].entry != entry) n->leave.kept[left++] = n->leave.kept[i];
+    }
+    n->leave.kept_count = left;
+}
+
+void dp_leave_forget_view(dp_negotiator_t *n, const dp_group_view_t *view)
+{
+    if (n->leave.keep_view == view) n->leave.keep_view = NULL;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+dp_status_t dp_leave_init(dp_negotiator_t *n)
+{
+    n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
+    n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));
+    return n->leave.fins != NULL && n->leave.left != NULL ? DP_OK : DP_ERR_NO_MEMORY;
+}
+
+void dp_leave_fini(dp_negotiator_t *n)
+{
+    free(n->leave.kept);
+    free(n->leave.fins);
+    free(n->leave.left);
 }

@@ -1,6 +1,7 @@
 /*
- * leave.h - ranks that have no more data for a group (join.c) and ranks that submit nothing more at
- * all (leave.c). Part of negotiator_internal.h.
+ * leave.h - ranks that submit nothing more, and the tensors that can never be launched for it.
+ * leave.c alone writes n->leave, entry->leave, and a view's is_closed, closed_rank,
+ * closed_position.
  */
 #ifndef DP_COORDINATOR_LEAVE_H
 #define DP_COORDINATOR_LEAVE_H
@@ -26,25 +27,15 @@ typedef struct dp_leave {
     size_t kept_count, kept_room;
     uint64_t *fins; /* a bit per branch: its subtree has left */
     int fin_count, fin_sent;
-    int has_join_to_say; /* 0: dp_join_flush() would find no JOIN of this rank that is not sent */
 } dp_leave_t;
 
-/* join.c: a rank joins */
-void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request);
-void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view); /* a rank has left the group */
-void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank);
-void dp_join_flush(dp_negotiator_t *n); /* JOIN, if this rank may send it by now */
-void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank); /* JOINED */
-
-/* joined.c: questions */
-int dp_join_is_joined(const dp_group_view_t *view, int rank);
-int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view); /* this rank */
-int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
-int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
-int dp_join_allows(const dp_entry_t *entry);
-void dp_join_clear(const dp_negotiator_t *n, dp_group_view_t *view); /* no rank has joined it */
-
-/* leave.c */
+dp_status_t dp_leave_init(dp_negotiator_t *n);
+void dp_leave_fini(dp_negotiator_t *n);
+void dp_leave_begin(dp_negotiator_t *n);         /* this rank submits nothing more */
+int dp_leave_fin(dp_negotiator_t *n, int child); /* FIN of a child; 0: it came before */
+/* A KEEP from the parent; 0: it is in the wrong group. */
+int dp_leave_told_kept(dp_negotiator_t *n, dp_entry_t *entry);
+void dp_leave_occurrence_over(dp_entry_t *entry); /* the next one needs the ranks that left */
 void dp_leave_keep(dp_negotiator_t *n, int rank, uint64_t position, dp_entry_t *entry);
 void dp_leave_left(dp_negotiator_t *n, int rank);
 void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank); /* CLOSED */
@@ -56,10 +47,10 @@ uint64_t dp_leave_deadline(const dp_negotiator_t *n);
 void dp_leave_flush(dp_negotiator_t *n);
 void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
 
-/* left.c */
 /* A rank that a pending send, or a group to be made, needs and that has left; -1: none. */
 int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry);
-int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry);  /* a KEEP is about it */
-void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
+int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry);     /* a KEEP is about it */
+void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry);    /* it is going */
+void dp_leave_forget_view(dp_negotiator_t *n, const dp_group_view_t *view); /* likewise */
 
 #endif

@@ -8,7 +8,9 @@
  * Called by coordinator/loop, on the thread that owns progress, and by the simulator; negotiator.h
  * is the contract.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/negotiator.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,10 +32,7 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     n->topology = options->topology;
     n->parent = links->parent;
     n->child_count = links->child_count;
-    n->order.hold_ns = options->hold_ns;
-    n->order.fusion_bytes = options->fusion_bytes;
-    n->stall.warn_ns = options->stall_warn_ns;
-    n->stall.limit_ns = options->stall_limit_ns;
+    dp_order_init(n, options->hold_ns, options->fusion_bytes);
     /* One element more, as an empty allocation may be NULL. */
     n->children = calloc(count + 1, sizeof(*n->children));
     n->child_position = calloc(count + 1, sizeof(*n->child_position));
@@ -43,10 +42,9 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, links->arity);
     if (status != DP_OK) return status;
-    n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
-    n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));
-    if (n->leave.fins == NULL || n->leave.left == NULL) return DP_ERR_NO_MEMORY;
-    status = dp_stall_init(n);
+    status = dp_leave_init(n);
+    if (status != DP_OK) return status;
+    status = dp_stall_init(n, options->stall_warn_ns, options->stall_limit_ns);
     return status == DP_OK ? dp_outbox_init(n) : status;
 }
 
@@ -68,19 +66,13 @@ dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_nego
 void dp_negotiator_destroy(dp_negotiator_t *n)
 {
     if (n == NULL) return;
-    /* Entries go as they are: whatever list they are in goes with them. */
-    for (size_t i = 0; i < n->table.entry_count; i++)
-        n->table.entries[i]->stall.list = DP_ENTRY_UNLISTED;
     dp_outbox_fini(n);
     dp_stall_fini(n);
     dp_table_fini(&n->table);
     dp_group_views_fini(n);
-    free(n->own.queue.entries);
-    free(n->order.complete.entries);
-    free(n->order.foreign.entries);
-    free(n->leave.kept);
-    free(n->leave.fins);
-    free(n->leave.left);
+    dp_own_fini(n);
+    dp_order_fini(n);
+    dp_leave_fini(n);
     free(n->child_position);
     free(n->children);
     free(n);
@@ -98,11 +90,9 @@ static int is_alive(dp_negotiator_t *n, uint64_t now_ns)
 /* The oldest occurrence that failed without this rank is the one it submits now. */
 static void hand_refusal(dp_negotiator_t *n, dp_entry_t *entry, void *request)
 {
-    dp_refusal_t *refusal = entry->ended.refusals;
+    dp_refusal_t *refusal = dp_entry_take_refusal(entry);
 
     dp_outbox_fail(n, request, refusal->status, refusal->text);
-    entry->ended.refusals = refusal->next;
-    if (entry->ended.refusals == NULL) entry->ended.refusals_end = &entry->ended.refusals;
     free(refusal);
 }
 
@@ -239,22 +229,18 @@ void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, 
 
     if (!is_alive(n, now_ns)) return;
     entry = dp_table_next(&n->table, group, name, NULL);
-    for (; entry != NULL; entry = dp_table_next(&n->table, group, name, entry)) {
-        if (!entry->own.is_there) continue;
-        entry->own.is_urgent = 1;
-        if (entry->part.is_submitted) dp_agree_urgent(n, entry);
-    }
+    for (; entry != NULL; entry = dp_table_next(&n->table, group, name, entry))
+        dp_own_urgent(n, entry);
 }
 
 void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
 {
-    if (!is_alive(n, now_ns)) return;
-    n->order.launched = dp_max(n->order.launched, sequence);
+    if (is_alive(n, now_ns)) dp_order_finished(n, sequence);
 }
 
 void dp_negotiator_finalize(dp_negotiator_t *n, uint64_t now_ns)
 {
-    if (is_alive(n, now_ns)) n->leave.is_finalizing = 1;
+    if (is_alive(n, now_ns)) dp_leave_begin(n);
 }
 
 void dp_negotiator_peer_lost(dp_negotiator_t *n, int rank, const char *text, uint64_t now_ns)

@@ -10,7 +10,9 @@
  * by priority. A LAUNCH holds tensors of one group and one priority, so that an urgent one never
  * waits in a bucket for others; the creation and the end of a group, and a send, come alone.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/order.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -400,4 +402,45 @@ uint64_t dp_order_deadline(const dp_negotiator_t *n)
     if (order->complete.count == 0) return UINT64_MAX;
     return order->since_ns > UINT64_MAX - order->hold_ns ? UINT64_MAX
                                                          : order->since_ns + order->hold_ns;
+}
+
+/* ---- This rank's place in the order --------------------------------------------------------- */
+
+void dp_order_advance(dp_negotiator_t *n)
+{
+    n->position++;
+}
+
+void dp_order_seek(dp_negotiator_t *n, uint64_t position)
+{
+    n->position = position;
+}
+
+void dp_order_launched(dp_negotiator_t *n, uint64_t sequence, int takes_part)
+{
+    n->position++;
+    n->sequence = sequence;
+    if (takes_part) n->order.launching = sequence;
+}
+
+void dp_order_finished(dp_negotiator_t *n, uint64_t sequence)
+{
+    n->order.launched = dp_max(n->order.launched, sequence);
+}
+
+void dp_order_hurry(dp_negotiator_t *n)
+{
+    n->order.is_urgent = 1;
+}
+
+void dp_order_init(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes)
+{
+    n->order.hold_ns = hold_ns;
+    n->order.fusion_bytes = fusion_bytes;
+}
+
+void dp_order_fini(dp_negotiator_t *n)
+{
+    free(n->order.complete.entries);
+    free(n->order.foreign.entries);
 }

@@ -1,5 +1,6 @@
 /*
- * order.h - the root's order of everything, in order.c. Part of negotiator_internal.h.
+ * order.h - the one order: where this rank stands in it, and, on the root, what is appended and
+ * when. order.c alone writes n->order, n->position and n->sequence.
  */
 #ifndef DP_COORDINATOR_ORDER_H
 #define DP_COORDINATOR_ORDER_H
@@ -27,6 +28,15 @@ void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2]);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches all that is complete */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
+void dp_order_hurry(dp_negotiator_t *n);       /* a thread waits for one that is held back */
+/* The data plane has finished every launch up to this sequence. */
+void dp_order_finished(dp_negotiator_t *n, uint64_t sequence);
+/* Every rank: an ordered item was made or applied; a launch; all up to here was not for it. */
+void dp_order_advance(dp_negotiator_t *n);
+void dp_order_launched(dp_negotiator_t *n, uint64_t sequence, int takes_part);
+void dp_order_seek(dp_negotiator_t *n, uint64_t position);
+void dp_order_init(dp_negotiator_t *n, uint64_t hold_ns, size_t fusion_bytes);
+void dp_order_fini(dp_negotiator_t *n);
 uint64_t dp_order_deadline(const dp_negotiator_t *n);
 
 #endif

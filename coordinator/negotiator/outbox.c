@@ -10,7 +10,9 @@
  * travels as one message per edge. Frames and arrays are reused: steady state allocates nothing.
  * Called by all files of the negotiator, on the thread that drives it; it knows no rules.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/outbox.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -318,6 +320,32 @@ void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice)
     n->out.notices[n->out.notice_count++] = *notice;
 }
 
+void dp_outbox_partial(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (entry->sent.wants_partial) return;
+    entry->sent.wants_partial = 1;
+    dp_outbox_news(n, entry);
+}
+
+int dp_outbox_refers(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    for (size_t i = 0; i < n->out.notice_count; i++) {
+        if (n->out.notices[i].entry == entry) return 1;
+    }
+    return 0;
+}
+
+void dp_outbox_forget(dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    size_t left = 0;
+
+    for (size_t i = 0; i < n->out.notice_count; i++) {
+        if (n->out.notices[i].entry != entry) n->out.notices[left++] = n->out.notices[i];
+    }
+    n->out.notice_count = left;
+    dp_entry_array_remove(&n->out.news, entry);
+}
+
 static void announce_notices(dp_negotiator_t *n)
 {
     dp_item_t *item = &n->made;
@@ -614,9 +642,10 @@ void dp_fatal_protocol(dp_negotiator_t *n, int from, const char *format, ...)
 dp_status_t dp_outbox_init(dp_negotiator_t *n)
 {
     n->out.frames_end = &n->out.frames;
+    n->out.mask = calloc(n->table.bit_words, sizeof(*n->out.mask));
     n->fatal.frame =
         calloc(1, sizeof(*n->fatal.frame) + n->table.bit_words * sizeof(*n->fatal.frame->children));
-    if (n->fatal.frame == NULL) return DP_ERR_NO_MEMORY;
+    if (n->out.mask == NULL || n->fatal.frame == NULL) return DP_ERR_NO_MEMORY;
     return frame_reserve(n->fatal.frame, FRAME_ROOM_MIN);
 }
 
@@ -633,4 +662,5 @@ void dp_outbox_fini(dp_negotiator_t *n)
     free(n->out.launch_entries);
     free(n->out.news.entries);
     free(n->out.notices);
+    free(n->out.mask);
 }

@@ -1,6 +1,7 @@
 /*
  * outbox.h - what leaves the negotiator: frames for neighbours, outputs for this rank, and the
- * fatal error that ends the world, in outbox.c. Part of negotiator_internal.h.
+ * fatal error that ends the world. outbox.c alone writes n->out, n->fatal, n->is_fatal and
+ * entry->sent.
  */
 #ifndef DP_COORDINATOR_OUTBOX_H
 #define DP_COORDINATOR_OUTBOX_H
@@ -101,6 +102,9 @@ void dp_outbox_up_item(dp_negotiator_t *n, const dp_item_t *item);
 void dp_outbox_up(dp_negotiator_t *n); /* the news and notices, into the open frame */
 void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice);
+void dp_outbox_partial(dp_negotiator_t *n, dp_entry_t *entry); /* it waits too long: PARTIAL */
+int dp_outbox_refers(const dp_negotiator_t *n, const dp_entry_t *entry); /* a notice is about it */
+void dp_outbox_forget(dp_negotiator_t *n, const dp_entry_t *entry);      /* it is going */
 /* Refers an item to an entry's tensor; what only some items carry is reset. */
 void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry);
 

@@ -1,19 +1,21 @@
 /*
  * own.c - this rank's submissions: from dp_negotiator_submit() until they arrive as this branch's
- * part of an occurrence.
+ * part of an occurrence, and their end.
  *
  * A submission arrives at once. Only the creation of a group can end while this rank's submission
  * stays: two lists of ranks have used one name, and this rank's was not the one that was launched.
- * Then own_end.c queues the entry, and dp_own_flush() has the submission arrive again.
+ * Then dp_own_queue() keeps the entry, and dp_own_flush() has the submission arrive again.
  *
  * Called by negotiator.c, flush.c and receive.c, on the thread that drives the negotiator.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/own.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void dp_own_arrive(dp_negotiator_t *n, dp_entry_t *entry)
+static void arrive_own(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_arrival_t arrival = {.branch = dp_own_branch(n), .rank = n->rank};
     const dp_submitted_t *own = &entry->own;
@@ -58,8 +60,30 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
         entry->view->own_pending++;
         if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) entry->view->ending = entry;
     }
-    dp_own_arrive(n, entry);
+    arrive_own(n, entry);
     return DP_OK;
+}
+
+/* This rank's submission of the tensor was handed back. */
+void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    entry->own.is_there = 0;
+    free(entry->own.signature);
+    entry->own.signature = NULL;
+    n->own.pending--;
+    if (entry->view == NULL) return;
+    entry->view->own_pending--;
+    if (entry->view->ending == entry) entry->view->ending = NULL;
+}
+
+void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (entry->is_queued || !entry->own.is_there) return;
+    if (dp_entry_array_push(&n->own.queue, entry) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    entry->is_queued = 1;
 }
 
 /* Entries that are queued meanwhile wait for the next call. */
@@ -73,9 +97,31 @@ void dp_own_flush(dp_negotiator_t *n)
         dp_entry_t *entry = queue->entries[i];
 
         entry->is_queued = 0;
-        dp_own_arrive(n, entry);
+        arrive_own(n, entry);
     }
     if (n->is_fatal) return;
     memmove(queue->entries, queue->entries + count, (queue->count - count) * sizeof(dp_entry_t *));
     queue->count -= count;
+}
+
+void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (!entry->own.is_there) return;
+    entry->own.is_urgent = 1;
+    if (entry->part.is_submitted) dp_agree_urgent(n, entry);
+}
+
+void dp_own_count(dp_negotiator_t *n, int change)
+{
+    n->own.pending += (size_t)change;
+}
+
+void dp_own_forget(dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    dp_entry_array_remove(&n->own.queue, entry);
+}
+
+void dp_own_fini(dp_negotiator_t *n)
+{
+    free(n->own.queue.entries);
 }

@@ -8,7 +8,9 @@
  * negotiator.c calls dp_receive() for each message of a neighbour, on the thread that drives the
  * negotiator.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/receive.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -235,12 +237,7 @@ static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_ite
 
 static void receive_fin(dp_negotiator_t *n, int from, int child)
 {
-    if (dp_bit_get(n->leave.fins, child)) {
-        dp_fatal_protocol(n, from, "it finalized twice");
-        return;
-    }
-    dp_bit_set(n->leave.fins, child);
-    n->leave.fin_count++;
+    if (!dp_leave_fin(n, child)) dp_fatal_protocol(n, from, "it finalized twice");
 }
 
 /* KEEP and LEFT of a rank that submits nothing more. */
@@ -344,7 +341,7 @@ static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader
     if (n->is_fatal) return 0;
     if (child >= 0) n->child_position[child] = header->position;
     /* All that came before and was meant for this rank has been seen. */
-    if (child < 0) n->position = header->position;
+    if (child < 0) dp_order_seek(n, header->position);
     return 1;
 }
 

@@ -1,24 +1,12 @@
 /*
- * receive.h - frames from neighbours: receive.c checks frames and items from children, follow.c
- * items from the parent. Part of negotiator_internal.h.
+ * receive.h - frames from neighbours, and items from children. receive.c alone writes
+ * n->child_position.
  */
 #ifndef DP_COORDINATOR_RECEIVE_H
 #define DP_COORDINATOR_RECEIVE_H
 
-#include "coordinator/negotiator/table.h"
-
-#define DP_POSITION_MAX (UINT64_MAX / 2) /* so that counting on from any position cannot wrap */
+#include "coordinator/negotiator/negotiator.h"
 
 dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t bytes);
-/* follow.c: one item from the parent, read from bytes at `begin` of the reader on. */
-void dp_follow(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader, size_t begin);
-
-/* item_entry.c */
-/* The entry an item speaks of, or its key; NULL: a fatal error was raised. */
-dp_entry_t *dp_item_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
-dp_entry_t *dp_item_key_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
-/* Can this signature be one of the entry's? */
-int dp_entry_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
-                  const dp_signature_t *signature);
 
 #endif

@@ -14,7 +14,9 @@
  * waits, by negotiator.c when time has passed, by follow.c for WHO, by receive.c for MISSING, and
  * by flush.c to send what is due.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/stall.h"
+
+#include "coordinator/negotiator/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,14 +45,19 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-dp_status_t dp_stall_init(dp_negotiator_t *n)
+dp_status_t dp_stall_init(dp_negotiator_t *n, uint64_t warn_ns, uint64_t limit_ns)
 {
+    n->stall.warn_ns = warn_ns;
+    n->stall.limit_ns = limit_ns;
     n->stall.asked = calloc(n->table.bit_words, sizeof(*n->stall.asked));
     return n->stall.asked != NULL ? DP_OK : DP_ERR_NO_MEMORY;
 }
 
+/* Entries go as they are: whatever list they are in goes with them. */
 void dp_stall_fini(dp_negotiator_t *n)
 {
+    for (size_t i = 0; i < n->table.entry_count; i++)
+        n->table.entries[i]->stall.list = DP_ENTRY_UNLISTED;
     free(n->stall.asked);
 }
 
@@ -76,10 +83,11 @@ static void unlink_entry(dp_entry_t **oldest, dp_entry_t **newest, dp_entry_t *e
     entry->stall.list = DP_ENTRY_UNLISTED;
 }
 
-void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry)
+void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns)
 {
     dp_stall_t *stall = &n->stall;
 
+    entry->stall.first_ns = first_ns;
     if (threshold_ns(n) == 0 || entry->stall.list != DP_ENTRY_UNLISTED) return;
     insert_by_age(&stall->fresh_oldest, &stall->fresh_newest, entry);
     entry->stall.list = DP_ENTRY_FRESH;
@@ -96,10 +104,7 @@ static void make_overdue(dp_negotiator_t *n, dp_entry_t *entry)
         stall->interval_ns = n->stall.warn_ns;
         stall->next_report_ns = n->now_ns;
     }
-    if (!dp_is_root(n) && !entry->sent.wants_partial) {
-        entry->sent.wants_partial = 1;
-        dp_outbox_news(n, entry);
-    }
+    if (!dp_is_root(n)) dp_outbox_partial(n, entry);
 }
 
 /* Root: the tensor's group hears it, and this rank whether in it or not. */

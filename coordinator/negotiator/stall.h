@@ -1,6 +1,6 @@
 /*
- * stall.h - tensors that wait too long, and the question which ranks are missing, in stall.c. Part
- * of negotiator_internal.h.
+ * stall.h - tensors that wait too long, and the question which ranks are missing. stall.c alone
+ * writes n->stall and entry->stall.
  */
 #ifndef DP_COORDINATOR_STALL_H
 #define DP_COORDINATOR_STALL_H
@@ -27,9 +27,10 @@ typedef struct dp_stall {
     uint64_t next_report_ns, interval_ns;
 } dp_stall_t;
 
-dp_status_t dp_stall_init(dp_negotiator_t *n);
+dp_status_t dp_stall_init(dp_negotiator_t *n, uint64_t warn_ns, uint64_t limit_ns);
 void dp_stall_fini(dp_negotiator_t *n);
-void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry); /* it is pending */
+/* It is pending, since then. */
+void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns);
 /* It is no longer waited for here: complete, announced, failed. */
 void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete);
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_entry_t *entry);

@@ -7,8 +7,11 @@
  *
  * Called by the negotiator's other files, on the thread that drives it.
  */
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/table.h"
 
+#include "coordinator/negotiator/state.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -400,6 +403,15 @@ dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *t
     return DP_OK;
 }
 
+dp_refusal_t *dp_entry_take_refusal(dp_entry_t *entry)
+{
+    dp_refusal_t *refusal = entry->ended.refusals;
+
+    entry->ended.refusals = refusal->next;
+    if (entry->ended.refusals == NULL) entry->ended.refusals_end = &entry->ended.refusals;
+    return refusal;
+}
+
 void dp_entry_forgive(dp_entry_t *entry)
 {
     while (entry->ended.refusals != NULL) {
@@ -409,4 +421,86 @@ void dp_entry_forgive(dp_entry_t *entry)
         entry->ended.refusals = next;
     }
     entry->ended.refusals_end = &entry->ended.refusals;
+}
+
+/* ---- Ranks that take part in a tensor ------------------------------------------------------- */
+
+dp_entry_t *dp_entry_get(dp_negotiator_t *n, const dp_key_t *key, dp_group_view_t *view)
+{
+    dp_entry_t *entry = dp_table_get(&n->table, key, view);
+    int32_t pair[2];
+
+    if (entry == NULL || entry->expect != NULL) return entry;
+    entry->expect = entry->own_expect;
+    if (entry->root >= 0) {
+        pair[0] = dp_group_view_rank(view, entry->root);
+        pair[1] = dp_group_view_rank(view, entry->peer);
+        entry->expected = dp_branches_of_list(n, pair, 2, entry->own_expect);
+    } else if (view != NULL) {
+        entry->expect = view->expect;
+        entry->expected = view->expected;
+    }
+    return entry;
+}
+
+dp_status_t dp_entry_set_list(dp_negotiator_t *n, dp_entry_t *entry, const int32_t *list,
+                              uint32_t count)
+{
+    int32_t *copy = malloc(count * sizeof(*copy));
+
+    if (copy == NULL) return DP_ERR_NO_MEMORY;
+    memcpy(copy, list, count * sizeof(*copy));
+    free(entry->making.list);
+    entry->making.list = copy;
+    entry->making.list_count = count;
+    entry->expected = dp_branches_of_list(n, list, count, entry->own_expect);
+    return DP_OK;
+}
+
+uint32_t dp_entry_ranks(const dp_entry_t *entry)
+{
+    if (entry->view == NULL) return entry->making.list_count;
+    return entry->root >= 0 ? 2 : entry->view->member_count;
+}
+
+uint32_t dp_entry_below(const dp_negotiator_t *n, const dp_entry_t *entry, int branch)
+{
+    uint32_t count = 0;
+
+    if (entry->view != NULL && entry->root < 0) return entry->view->below[branch];
+    if (entry->view != NULL) {
+        count += dp_branch_of(n, dp_group_view_rank(entry->view, entry->root)) == branch;
+        count += dp_branch_of(n, dp_group_view_rank(entry->view, entry->peer)) == branch;
+        return count;
+    }
+    for (uint32_t i = 0; i < entry->making.list_count; i++)
+        count += dp_branch_of(n, entry->making.list[i]) == branch;
+    return count;
+}
+
+int dp_entry_takes_part(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    return dp_bit_get(entry->expect, dp_own_branch(n));
+}
+
+const char *dp_entry_text_of(const dp_entry_t *entry, const dp_signature_t *signature,
+                             char text[DP_ENTRY_TEXT_MAX])
+{
+    if (entry->view == NULL) {
+        int has_name =
+            signature != NULL && signature->group_name != NULL && signature->group_name[0] != '\0';
+
+        snprintf(text, DP_ENTRY_TEXT_MAX, "group %s",
+                 has_name ? signature->group_name : entry->name);
+    } else if (entry->view->uid != DP_GROUP_WORLD) {
+        snprintf(text, DP_ENTRY_TEXT_MAX, "tensor %s of group %s", entry->name, entry->view->name);
+    } else {
+        snprintf(text, DP_ENTRY_TEXT_MAX, "tensor %s", entry->name);
+    }
+    return text;
+}
+
+const char *dp_entry_text(const dp_entry_t *entry, char text[DP_ENTRY_TEXT_MAX])
+{
+    return dp_entry_text_of(entry, dp_entry_signature(entry), text);
 }

@@ -1,8 +1,9 @@
 /*
  * table.h - the table of tensor entries: one for each name in a group, with all that is known of
- * its pending occurrence. Part of negotiator_internal.h.
+ * its pending occurrence.
  *
- * The struct of an entry is made of parts, and each part is written by the file named beside it.
+ * table.c makes and clears entries. Between that each part of an entry is written by the file named
+ * beside it, and by no other: tests/style/doors.py.
  */
 #ifndef DP_COORDINATOR_TABLE_H
 #define DP_COORDINATOR_TABLE_H
@@ -175,7 +176,6 @@ typedef struct dp_key {
     const char *name;
 } dp_key_t;
 
-/* table.c */
 dp_status_t dp_table_init(dp_table_t *table, int branches, size_t names_kept);
 void dp_table_fini(dp_table_t *table);
 dp_entry_t *dp_table_find(const dp_table_t *table, const dp_key_t *key);
@@ -206,12 +206,14 @@ const dp_signature_t *dp_entry_signature(const dp_entry_t *entry); /* of the pen
 void dp_entry_clear(dp_entry_t *entry, size_t bit_words); /* what belongs to one occurrence */
 /* Remembers that an occurrence failed which this rank has not submitted yet. */
 dp_status_t dp_entry_refuse(dp_entry_t *entry, dp_status_t status, const char *text);
+/* The oldest of them; returned: free() it. */
+dp_refusal_t *dp_entry_take_refusal(dp_entry_t *entry);
 void dp_entry_forgive(dp_entry_t *entry); /* forgets them */
 dp_status_t dp_entry_array_push(dp_entry_array_t *array, dp_entry_t *entry);
 void dp_entry_array_remove(dp_entry_array_t *array, const dp_entry_t *entry);
 uint32_t dp_entry_group(const dp_entry_t *entry);
 
-/* group_view.c: the entry's place among the ranks */
+/* The entry's place among the ranks. */
 dp_entry_t *dp_entry_get(dp_negotiator_t *n, const dp_key_t *key, dp_group_view_t *view);
 dp_status_t dp_entry_set_list(dp_negotiator_t *n, dp_entry_t *entry, const int32_t *list,
                               uint32_t count);

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/state.h"
 
 static uint64_t mix(uint64_t digest, uint64_t value)
 {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "coordinator/negotiator/messages.h"
-#include "coordinator/negotiator/negotiator_internal.h"
+#include "coordinator/negotiator/state.h"
 #include "runtime/transport/transport.h"
 #include "tests/sim/world.h"
 

@@ -1,37 +1,41 @@
 /*
- * negotiator_internal.h - the state of one negotiator, shared by the files that make it up.
+ * state.h - the state of one negotiator: the parts, and what all of them read.
  *
- * Each part of the struct belongs to one file, which has a header of its own:
+ * Each part belongs to the file that it is named after. That file alone writes it, and its header
+ * says what it owns; the others call its functions, or read. tests/style/doors.py holds that.
  *
- *   negotiator.c    the public inputs
+ *   negotiator.c    the public inputs and outputs
+ *   receive.c       frames from neighbours, and items from children
+ *   follow.c        items from the parent, and the entry that an item speaks of
  *   flush.c         the one order in which what is due becomes outputs
- *   own.c           this rank's submissions, until they arrive     (agree.h)
- *   own_end.c       the end of what this rank has submitted         (agree.h)
+ *   own.c           this rank's submissions
  *   agree.c         one tensor: it arrives, is complete, is launched or fails
- *   contest.c       two lists of ranks for one group to be made    (agree.h)
- *   order.c         the root: what is ordered, and when
- *   join.c          ranks that have no more data                   (leave.h)
- *   joined.c        which ranks have joined: questions              (leave.h)
- *   leave.c         ranks that submit nothing more, and the tensors that fail for it
- *   left.c          what is forgotten of them                       (leave.h)
+ *   contest.c       two lists of ranks for one group to be made
+ *   order.c         the one order, and on the root what is appended, and when
+ *   join.c          ranks that have no more data
+ *   leave.c         ranks that submit nothing more
  *   stall.c         reports the ranks missing for a tensor that waits too long
+ *   outbox.c        frames and outputs on their way out, fatal errors
  *   table.c         names, ids, and what is known of each tensor's pending occurrence
  *   group_view.c    groups, and which subtrees take part in what
- *   receive.c       frames from neighbours, and items from children
- *   follow.c        items from the parent                          (receive.h)
- *   item_entry.c    the entry that an item speaks of                (receive.h)
- *   outbox.c        frames and outputs on their way out, fatal errors
+ *   messages.c      frames and items as bytes; it knows no state
+ *   signature.c     what ranks must agree on; likewise
  *
  * Only the files of this folder and the simulator's digest may include this.
  */
-#ifndef DP_COORDINATOR_NEGOTIATOR_INTERNAL_H
-#define DP_COORDINATOR_NEGOTIATOR_INTERNAL_H
+#ifndef DP_COORDINATOR_NEGOTIATOR_STATE_H
+#define DP_COORDINATOR_NEGOTIATOR_STATE_H
 
 #include "coordinator/negotiator/agree.h"
 #include "coordinator/negotiator/bits.h"
+#include "coordinator/negotiator/contest.h"
+#include "coordinator/negotiator/flush.h"
+#include "coordinator/negotiator/follow.h"
+#include "coordinator/negotiator/join.h"
 #include "coordinator/negotiator/leave.h"
 #include "coordinator/negotiator/order.h"
 #include "coordinator/negotiator/outbox.h"
+#include "coordinator/negotiator/own.h"
 #include "coordinator/negotiator/receive.h"
 #include "coordinator/negotiator/stall.h"
 #include "runtime/transport/transport.h"
@@ -56,6 +60,7 @@ struct dp_negotiator {
     dp_own_t own;
     dp_ordering_t order;
     dp_leave_t leave;
+    dp_join_t join;
     dp_stall_t stall;
     dp_outbox_t out;
     dp_fatal_error_t fatal;
@@ -76,8 +81,5 @@ static inline int dp_own_branch(const dp_negotiator_t *n)
 {
     return n->child_count;
 }
-
-/* flush.c: all that is due becomes frames and outputs. */
-void dp_flush(dp_negotiator_t *n);
 
 #endif

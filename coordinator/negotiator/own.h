@@ -1,0 +1,25 @@
+/*
+ * own.h - this rank's own submissions. own.c alone writes entry->own, entry->part,
+ * entry->is_queued, the count of what this rank has pending, and a view's count of it.
+ */
+#ifndef DP_COORDINATOR_OWN_H
+#define DP_COORDINATOR_OWN_H
+
+#include "coordinator/negotiator/table.h"
+
+typedef struct dp_own {
+    size_t pending;         /* requests of this rank not handed back */
+    dp_entry_array_t queue; /* entries whose submission has to arrive once more */
+} dp_own_t;
+
+/* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
+dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission);
+void dp_own_flush(dp_negotiator_t *n);
+void dp_own_queue(dp_negotiator_t *n, dp_entry_t *entry); /* looks at it with dp_own_flush() */
+void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry);   /* what this rank has submitted is over */
+void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry); /* a thread waits for it */
+void dp_own_count(dp_negotiator_t *n, int change);         /* a join begins (1), or ends (-1) */
+void dp_own_forget(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
+void dp_own_fini(dp_negotiator_t *n);
+
+#endif
