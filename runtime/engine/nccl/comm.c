@@ -334,6 +334,7 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
     nccl_hello_t hello;
     dp_status_t status = fill_hello(engine, &hello, error);
 
+    if (status == DP_OK) dp_nccl_memory_init(engine, (int)hello.version);
     if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&hello.id);
     if (values == NULL || bytes == NULL) {
         free(values);

@@ -4,14 +4,18 @@
  * keeper calls dp_nccl_memory_join() and _leave().
  *
  * Each communicator knows each range under a handle of its own; one that is made later learns of
- * all there are. NCCL reduces in any device memory, so a registration of our own that fails costs
- * speed and is told at level debug; a program that asks for one hears of it.
+ * all there are. Between nodes NCCL before 2.32 may hang with registered memory, when an operation
+ * of its protocol for small messages is followed by one that the network reads from there
+ * (NVIDIA/nccl 2389): nothing is registered then. NCCL reduces in any device memory, so a
+ * registration of our own that fails costs speed and is told at level debug; a program that asks
+ * for one hears of it.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
 #include <stdlib.h>
 
 #define PAGE ((size_t)4096)
+#define REGISTERS_BETWEEN_NODES 23200 /* as ncclGetVersion() says it */
 
 /* ---- Handles -------------------------------------------------------------------------------- */
 
@@ -20,11 +24,12 @@
 static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
-    dp_nccl_handle_t *grown =
-        realloc(range->handles, (range->handle_count + 1) * sizeof(*range->handles));
+    dp_nccl_handle_t *grown;
     void *handle = NULL;
     dp_status_t status;
 
+    if (!engine->memory.registers) return DP_OK;
+    grown = realloc(range->handles, (range->handle_count + 1) * sizeof(*range->handles));
     if (grown == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     range->handles = grown;
     pthread_mutex_lock(&engine->issue_lock);
@@ -79,6 +84,17 @@ static dp_status_t register_everywhere(dp_nccl_engine_t *engine, dp_nccl_range_t
          at = at->next_joined)
         status = add_handle(range, at, error);
     return status;
+}
+
+void dp_nccl_memory_init(dp_nccl_engine_t *engine, int version)
+{
+    engine->memory.registers =
+        engine->topology->node_count == 1 || version >= REGISTERS_BETWEEN_NODES;
+    if (!engine->memory.registers) {
+        dp_log_debug(engine->log,
+                     "nccl: between nodes this NCCL may hang with registered memory, so "
+                     "none is registered; 2.32 mends that");
+    }
 }
 
 void dp_nccl_memory_join(dp_nccl_group_t *group)

@@ -165,6 +165,7 @@ typedef struct dp_nccl_issuing {
 /* memory.c: the memory that communicators know, or will know. */
 typedef struct dp_nccl_memory {
     pthread_mutex_t lock; /* taken before issue_lock */
+    int registers;        /* 0: NCCL is told of no range; before the first one */
     dp_nccl_range_t *ranges;
     dp_nccl_group_t *joined; /* all communicators that know the ranges, but the world's */
     cudaStream_t zeroing;    /* of new memory; any thread */
@@ -290,6 +291,8 @@ dp_status_t dp_nccl_free(dp_engine_t *self, void *memory);
 int dp_nccl_owns(const dp_engine_t *self, const void *memory, size_t bytes);
 dp_status_t dp_nccl_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
 dp_status_t dp_nccl_disown(dp_engine_t *self, void *memory);
+/* Once NCCL's version is known. */
+void dp_nccl_memory_init(dp_nccl_engine_t *engine, int version);
 /* All memory becomes known to a new communicator, and unknown to one that ends. */
 void dp_nccl_memory_join(dp_nccl_group_t *group);
 void dp_nccl_memory_leave(dp_nccl_group_t *group);

@@ -1,7 +1,6 @@
 /*
- * test_nccl_memory.c - memory is allocated in one thread while the keeper ends a group; on
- * simulated devices. The keeper is held where the group has left but is still there; it goes on,
- * and frees the group, as soon as the allocating thread gives the engine's lock back.
+ * test_nccl_memory.c - memory that NCCL knows: where it is told of any, and while a group ends; on
+ * simulated devices.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +18,8 @@
 #include "tests/gpu/double/nccl.h"
 #include "tests/unit/nccl_world.h"
 
+/* The keeper is held where a group has left but is still there; it goes on, and frees the group, as
+ * soon as the allocating thread gives the engine's lock back. */
 static struct {
     dp_nccl_engine_t *engine;
     sem_t has_left, may_end;
@@ -86,21 +87,63 @@ static void allocate_while_a_group_ends(engine_rank_t *rank, void *user)
     ops->free(rank->engine, memory);
 }
 
+static void begin(void)
+{
+    cuda_double_reset();
+    cuda_double_set_devices(NCCL_WORLD_RANKS);
+    nccl_double_reset();
+}
+
 static void nccl_memory_passes_by_a_group_that_ends(void **state)
 {
     nccl_world_t world = NCCL_WORLD(1);
 
     (void)state;
-    cuda_double_reset();
-    cuda_double_set_devices(NCCL_WORLD_RANKS);
-    nccl_double_reset();
+    begin();
     assert_int_equal(nccl_world_run(&world, allocate_while_a_group_ends, NULL), 0);
     assert_int_equal(nccl_double_live() + cuda_double_live(), 0);
 }
 
+/* NCCL refuses every registration, so a program's own fails where NCCL is asked for it. */
+static void register_memory(engine_rank_t *rank, void *user)
+{
+    const int *is_told = user;
+    dp_error_t error = {DP_OK, ""};
+    void *memory = NULL;
+    dp_status_t status;
+
+    if (cudaSetDevice(rank->rank) != cudaSuccess || cudaMalloc(&memory, 4096) != cudaSuccess)
+        abort();
+    status = rank->engine->ops->adopt(rank->engine, memory, 4096, &error);
+    engine_check(rank, (status != DP_OK) == *is_told, "register: %s", error.text);
+    if (status == DP_OK) status = rank->engine->ops->disown(rank->engine, memory);
+    cudaFree(memory);
+}
+
+static void nccl_before_2_32_registers_nothing_between_nodes(void **state)
+{
+    static const struct {
+        int nodes, version, is_told;
+    } cases[] = {{1, 22800, 1}, {2, 22800, 0}, {2, 23199, 0}, {2, 23200, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        nccl_world_t world = NCCL_WORLD(2);
+        int is_told = cases[i].is_told;
+
+        begin();
+        world.world.nodes = cases[i].nodes;
+        nccl_double_fault(NCCL_FAULT_VERSION, cases[i].version);
+        nccl_double_fault(NCCL_FAULT_REGISTER, 1);
+        assert_int_equal(nccl_world_run(&world, register_memory, &is_told), 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nccl_memory_passes_by_a_group_that_ends)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nccl_memory_passes_by_a_group_that_ends),
+        cmocka_unit_test(nccl_before_2_32_registers_nothing_between_nodes)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
