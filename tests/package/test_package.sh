@@ -23,22 +23,8 @@ for name in $(grep -E '^DP_API' -A2 "$root/include/dp.h" | grep -oE '\bdp_[a-z_]
 done
 
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
-cat >"$work/program.cpp" <<'TXT'
-#include <dp.h>
-#include <cstdio>
-int main()
-{
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_gradients_options_t gradients = DP_GRADIENTS_OPTIONS_INIT;
-    dp_context_t *dp = nullptr;
-    if (options.reduce != DP_SUM || gradients.accumulation_steps != 1) return 1;
-    if (dp_init(nullptr, &dp) != DP_OK) return 1;
-    std::printf("%s %d\n", dp_version(), dp_size(dp));
-    return dp_finalize(dp) == DP_OK ? 0 : 1;
-}
-TXT
 # shellcheck disable=SC2046
-g++ -Wall -Wextra -Werror "$work/program.cpp" -o "$work/program" $(pkg-config --cflags --libs dp) \
+g++ -Wall -Wextra -Werror "$here/program.cpp" -o "$work/program" $(pkg-config --cflags --libs dp) \
     -Wl,-rpath,"$libdir"
 [ "$("$work/program")" = "$(pkg-config --modversion dp) 1" ]
 
