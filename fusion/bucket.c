@@ -38,7 +38,7 @@ static void begin_items(dp_bucket_t *bucket)
         uint64_t hash;
 
         if (state->is_begun || state->item->input_hash == 0) continue;
-        if (dp_bucket_device(bucket)->is_async) continue; /* not this processor's to read */
+        if (dp_bucket_device(bucket)->is_async) continue; /* it may lie in a GPU's memory */
         hash = dp_pipeline_input_hash(state->item, job->rank, job->ranks);
         if (hash == 0 || hash == state->item->input_hash) continue;
         state->status = DP_ERR_CHECK;

@@ -18,10 +18,10 @@
 #include "coordinator/api/model/lists.h"
 #include "coordinator/shards/shards.h"
 
-/* What a rank knows of a group's weights. */
+/* Digests of a group's weights on one rank. */
 typedef struct span_sums {
     uint64_t row; /* of its row; 0 where the group is whole */
-    uint64_t all; /* of all weights, where they are there */
+    uint64_t all; /* of all weights; counts where has_all is set */
     uint64_t has_all;
 } span_sums_t;
 #define SUMS (sizeof(span_sums_t) / sizeof(uint64_t))

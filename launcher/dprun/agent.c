@@ -149,7 +149,7 @@ static void start_ranks(agent_t *agent)
         close(message.fds[1]);
         if (agent->is_orphan) break;
     }
-    /* Nobody but the reading rank may hold its standard input: a writer must see it go. */
+    /* Only the reading rank may hold its standard input, so that a writer sees its end. */
     if (start->stdin_fd > 0) close(start->stdin_fd);
     dp_job_forget_secret(agent->job); /* the ranks have it */
     dup2(spawner.null_fd, STDIN_FILENO);

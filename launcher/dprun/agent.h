@@ -1,6 +1,6 @@
 /*
- * agent.h - the process between dprun and its ranks: starts them, tells dprun how they fare, and
- * outlives dprun just long enough to leave nothing behind.
+ * agent.h - the process between dprun and its ranks: starts them, tells dprun which have ended and
+ * how, and outlives dprun just long enough to leave nothing behind.
  *
  * The guard starts it, before there are threads or an event loop.
  */

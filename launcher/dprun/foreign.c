@@ -14,7 +14,7 @@
 /* Open MPI; MPICH and its kin. Behind the name come a version or the end. */
 static const char *const libraries[] = {"libmpi.so", "libmpich.so", "libmvapich.so"};
 
-/* What mpirun, mpiexec and srun leave for such a library. */
+/* The variables by which mpirun, mpiexec and srun tell such a library its rank. */
 static const char *const launcher_variables[] = {"PMIX_", "PMI_", "OMPI_COMM_WORLD_",
                                                  "MPI_LOCALRANKID="};
 

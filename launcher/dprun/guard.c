@@ -35,7 +35,8 @@ typedef struct guard {
     uint64_t lost_ns; /* when it ended before its descendants */
 } guard_t;
 
-/* Nothing of the job's input, output and channel may seem to be held by anybody. */
+/* The guard closes the job's input, output and channel: while it held them, their other ends would
+ * not see that the ranks are gone. */
 static void let_go(const dp_agent_start_t *start)
 {
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);

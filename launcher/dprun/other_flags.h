@@ -6,8 +6,9 @@
 #ifndef DP_LAUNCHER_OTHER_FLAGS_H
 #define DP_LAUNCHER_OTHER_FLAGS_H
 
-/* What to write for a flag of torchrun, mpirun, mpiexec, srun or horovodrun, or NULL: none of
- * theirs. Dashes before it, and whether words are joined by - or _, do not matter. */
+/* The words to write instead of a flag of torchrun, mpirun, mpiexec, srun or horovodrun; NULL where
+ * the flag is none of theirs. Dashes before it, and whether words are joined by - or _, do not
+ * matter. */
 const char *dp_other_flag(const char *name);
 
 #endif

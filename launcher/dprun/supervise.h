@@ -67,7 +67,7 @@ typedef struct dp_supervisor {
     struct event *drain_timer;
 } dp_supervisor_t;
 
-/* What the parts are made from: descriptors are taken, also on an error. */
+/* The parts are made from these; descriptors are taken, also on an error. */
 typedef struct dp_supervisor_start {
     dp_job_t *job;
     const dp_nodes_t *nodes; /* of several, else NULL: there is an agent at `channel` */

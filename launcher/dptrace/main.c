@@ -61,7 +61,7 @@ static void print_path(FILE *file, const char *path)
     fputs(shown, file);
 }
 
-/* What is missing of the input is told at once, whatever becomes of the rest. */
+/* Tells at once which files are missing, even where the rest cannot be read. */
 static dp_status_t load_input(const arguments_t *arguments, dp_timeline_t *timeline,
                               dp_error_t *error)
 {
@@ -216,7 +216,7 @@ done:
 
 /* ---- info ----------------------------------------------------------------------------------- */
 
-/* What can be said of a recording without an analysis; the first thing to look at when a report
+/* Prints the facts of a recording that need no analysis: the first thing to look at when a report
  * looks odd. */
 static int run_info(const arguments_t *arguments)
 {

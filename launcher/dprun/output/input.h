@@ -14,8 +14,8 @@
 
 typedef struct dp_input dp_input_t;
 
-/* What to give the rank, and with a terminal the end to write to (*pump_fd, else -1). Both are
- * returned, close-on-exec. *rank_fd is -1 when dprun itself has no input. */
+/* Chooses the descriptor to give the rank, and with a terminal the end to write to (*pump_fd, else
+ * -1). Both are returned, close-on-exec. *rank_fd is -1 when dprun itself has no input. */
 dp_status_t dp_input_open(int *rank_fd, int *pump_fd, dp_error_t *error);
 
 /* Copies the terminal to pump_fd (taken) as long as both live. */

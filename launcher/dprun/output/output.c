@@ -171,7 +171,7 @@ static void draw_draft(stream_t *stream, const char *text, size_t bytes)
     stream->is_drafted = 1;
 }
 
-/* Nothing is added to what ranks write. A terminal gets whole lines in any case. */
+/* Ranks' bytes pass without a prefix. A terminal gets whole lines in any case. */
 static int is_exact(const dp_job_output_t *output, int sink)
 {
     return !output->command->has_prefix && !output->command->has_timestamps &&

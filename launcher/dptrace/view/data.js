@@ -112,7 +112,7 @@ function formatTime(ns, digits = 3) {
   return Math.round(ns) + ' ns';
 }
 
-/* What the recorder no longer has: dropped records are missing here, outside ones are not. */
+/* Counts records that the recorder no longer has: dropped records are missing here, outside ones are not. */
 function lossText({ dropped, outside }) {
   const parts = [];
   if (dropped > 0) parts.push(dropped.toLocaleString('en') + ' records dropped');

@@ -119,7 +119,7 @@ function drawStrip(state, g, strip, y, palette, withText) {
   flush();
 }
 
-/* Who lends a column its colour: the longest of a sample, so that a periodic job does not flicker. */
+/* The event that gives a column its colour is the longest of a sample, so that a periodic job does not flicker. */
 function longest(e, index, from, until) {
   const stride = Math.max(1, (until - from) >> 4);
   let best = index[from];
@@ -410,7 +410,7 @@ function drawMeasure(state, g, theme) {
 
 /* ---- Heat map ------------------------------------------------------------------------- */
 
-/* What a cell shows, in us; NaN where the rank has no such step. */
+/* The number in a cell, in us; NaN where the rank has no such step. */
 function heatValue(state, step, rank) {
   const ranks = state.meta.ranks.length, cell = state.meta.cells[step * ranks + rank];
   if (!cell) return NaN;
