@@ -248,14 +248,14 @@ static dp_status_t open_group(dp_bucket_t *bucket)
     return status;
 }
 
-/* Waits until this rank's launches in the group's gather lane have ended; the barrier behind it
- * then proves that of all ranks. They were queued earlier and wait for nothing in this lane, and an
+/* Waits until this rank's launches in the group's other lane have ended; the barrier behind it then
+ * proves that of all ranks. They were queued earlier and wait for nothing in this lane, and an
  * abort ends them, too. */
-static void await_gathers(const dp_pipeline_group_t *group)
+static void await_other_lane(const dp_pipeline_group_t *group)
 {
     const struct timespec pause = {0, 50000};
 
-    while (atomic_load_explicit(&group->gathers, memory_order_acquire) != 0)
+    while (atomic_load_explicit(&group->beside, memory_order_acquire) != 0)
         nanosleep(&pause, NULL);
 }
 
@@ -269,7 +269,7 @@ static dp_status_t close_group(dp_bucket_t *bucket)
     dp_pipeline_group_t *group = dp_bucket_item(bucket, 0)->item->group;
     dp_status_t status;
 
-    await_gathers(group);
+    await_other_lane(group);
     status = engine->ops->enqueue(engine, lane->reduce, DP_WORK_SMALL, &bucket->op);
     if (status != DP_OK) return status;
     drain(lane, lane->reduce);

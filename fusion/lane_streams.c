@@ -3,8 +3,8 @@
  * buffers.
  *
  * The main lane's are made with the pipeline, the gather lane's when the first group opens its own:
- * by the thread that submits, or by the launch thread of an asynchronous device. It must not know
- * which launch travels in which lane.
+ * by the thread that submits, or by the launch thread of an asynchronous device; an ordered lane's
+ * by the thread that creates the group. It must not know which launch travels in which lane.
  */
 #include "fusion/pipeline_internal.h"
 
@@ -19,18 +19,24 @@ typedef struct lane_names {
 static const lane_names_t names[DP_LANE_COUNT] = {
     [DP_LANE_MAIN] = {"pack", "reduce", "unpack", "wire"},
     [DP_LANE_GATHER] = {"gather pack", "gather", NULL, "gather"},
+    [DP_LANE_ORDERED] = {"ordered pack", "ordered", "ordered unpack", "ordered"},
+    [DP_LANE_ORDERED + 1] = {"ordered pack 2", "ordered 2", "ordered unpack 2", "ordered 2"},
+    [DP_LANE_ORDERED + 2] = {"ordered pack 3", "ordered 3", "ordered unpack 3", "ordered 3"},
+    [DP_LANE_ORDERED + 3] = {"ordered pack 4", "ordered 4", "ordered unpack 4", "ordered 4"},
 };
 
-/* Fused buffers are populated, so that a node that has no memory left is told at once. Gathers that
- * need one are small as a rule (lists, scalars), and larger ones travel in several buckets. */
-#define GATHER_BUFFER_BYTES ((size_t)4 << 20)
+/* Fused buffers are populated, so that a node that has no memory left is told at once. In the lanes
+ * of gathers and of ordered groups what needs one is small as a rule, and larger ones travel in
+ * several buckets; but in the lane of an ordered world everything travels. */
+#define SMALL_BUFFER_BYTES ((size_t)4 << 20)
 
 size_t dp_lane_buffer_bytes(const dp_pipeline_t *pipeline, dp_lane_t lane)
 {
-    const size_t least = dp_max(GATHER_BUFFER_BYTES, dp_plan_least_buffer_bytes(pipeline->ranks));
+    const size_t least = dp_max(SMALL_BUFFER_BYTES, dp_plan_least_buffer_bytes(pipeline->ranks));
     const size_t most = pipeline->limits.buffer_bytes;
+    const int is_worlds = lane == DP_LANE_MAIN || lane == pipeline->world.own_lane;
 
-    return lane == DP_LANE_GATHER ? dp_min(least, most) : most;
+    return is_worlds ? most : dp_min(least, most);
 }
 
 dp_status_t dp_launch_queue_make_buffers(dp_launch_queue_t *queue)
@@ -43,7 +49,7 @@ dp_status_t dp_launch_queue_make_buffers(dp_launch_queue_t *queue)
                                  pipeline->buffer_count, dp_lane_buffer_bytes(pipeline, lane));
 }
 
-/* What the queue's launch thread needs. The gather lane's buffers come with the first gather that
+/* What the queue's launch thread needs. Other lanes' buffers come with the first operation that
  * needs one: sharded weights in engine memory never do. */
 static dp_status_t prepare_queue(dp_launch_queue_t *queue, dp_lane_t lane)
 {
@@ -53,7 +59,7 @@ static dp_status_t prepare_queue(dp_launch_queue_t *queue, dp_lane_t lane)
     return status == DP_OK && lane == DP_LANE_MAIN ? dp_launch_queue_make_buffers(queue) : status;
 }
 
-/* Ends of gathers are told while a reduction that was enqueued before goes on. */
+/* Ends of other lanes' operations are told while a reduction that was enqueued before goes on. */
 static dp_status_t branch_streams(const dp_device_t *device, const dp_lane_streams_t *streams)
 {
     dp_status_t status = device->ops->stream_branch(streams->pack);
@@ -81,7 +87,7 @@ dp_status_t dp_lane_open(dp_pipeline_t *pipeline, dp_lane_t lane)
         status = device->ops->stream_create(device, name->unpack, &streams->unpack);
     if (status == DP_OK && streams->queue == &pipeline->queues[lane])
         status = prepare_queue(streams->queue, lane);
-    if (status == DP_OK && device->ops->is_async && lane == DP_LANE_GATHER)
+    if (status == DP_OK && device->ops->is_async && lane != DP_LANE_MAIN)
         status = branch_streams(device, streams);
     if (status != DP_OK) dp_lane_close(pipeline, lane);
     return status;

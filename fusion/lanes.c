@@ -1,23 +1,36 @@
 /*
  * lanes.c - which lane a launch travels in. The picture is in pipeline.h.
  *
- * dp_pipeline_submit() is called by one thread at a time, in the global order, and nothing but that
- * order decides about lanes: so all ranks of a group decide alike. It must not know how a launch is
- * carried out.
+ * For what the ranks agree on, dp_pipeline_submit() is called by one thread at a time, in the
+ * global order, and nothing but that order decides about lanes: so all ranks of a group decide
+ * alike. The launches of an ordered group say which lane is theirs. It must not know how a launch
+ * is carried out.
  */
 #include "fusion/pipeline_internal.h"
 
-/* Streams, and a queue with a launch thread, for all groups that gather. */
-static dp_status_t start_gather_lane(dp_pipeline_t *pipeline)
+/* Streams, and a queue with a launch thread, for all groups that use the lane. */
+static dp_status_t start_lane(dp_pipeline_t *pipeline, dp_lane_t lane)
 {
-    dp_launch_queue_t *queue = &pipeline->queues[DP_LANE_GATHER];
+    dp_launch_queue_t *queue = &pipeline->queues[lane];
     dp_status_t status;
 
     if (queue->is_started) return DP_OK;
-    status = dp_lane_open(pipeline, DP_LANE_GATHER);
+    status = dp_lane_open(pipeline, lane);
     if (status != DP_OK) return status;
     status = dp_launch_queue_start(queue);
-    if (status != DP_OK) dp_lane_close(pipeline, DP_LANE_GATHER);
+    if (status != DP_OK) dp_lane_close(pipeline, lane);
+    return status;
+}
+
+dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane)
+{
+    dp_status_t status;
+
+    DP_ASSERT(lane >= DP_LANE_ORDERED && lane < DP_LANE_COUNT);
+    pthread_mutex_lock(&pipeline->opening);
+    status = start_lane(pipeline, lane);
+    if (status == DP_OK) (group != NULL ? group : &pipeline->world)->own_lane = lane;
+    pthread_mutex_unlock(&pipeline->opening);
     return status;
 }
 
@@ -27,7 +40,7 @@ static void open_gather_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *laun
                              dp_pipeline_group_t *group)
 {
     const dp_status_t status =
-        pipeline->device->ops->is_async ? DP_OK : start_gather_lane(pipeline);
+        pipeline->device->ops->is_async ? DP_OK : start_lane(pipeline, DP_LANE_GATHER);
 
     if (status != DP_OK) {
         dp_lane_break(pipeline, status);
@@ -93,8 +106,8 @@ static void add_to_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, d
                         int progress_lane)
 {
     launch->lane = lane;
-    if (lane == DP_LANE_GATHER && launch->group != NULL)
-        atomic_fetch_add_explicit(&launch->group->gathers, 1, memory_order_relaxed);
+    if (lane != DP_LANE_MAIN && launch->group != NULL)
+        atomic_fetch_add_explicit(&launch->group->beside, 1, memory_order_relaxed);
     dp_launch_queue_add(pipeline->lanes[lane].queue, launch, progress_lane == (int)lane);
 }
 
@@ -106,7 +119,9 @@ void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, i
     dp_pipeline_launch_t *part = NULL;
     dp_lane_t lane = DP_LANE_MAIN;
 
-    if (gathers > 0 && atomic_load_explicit(&group->has_gather_lane, memory_order_relaxed)) {
+    if (launch->lane >= DP_LANE_ORDERED) {
+        lane = launch->lane;
+    } else if (gathers > 0 && atomic_load_explicit(&group->has_gather_lane, memory_order_relaxed)) {
         if (gathers == launch->item_count) {
             lane = DP_LANE_GATHER;
         } else {

@@ -77,17 +77,18 @@ void dp_pipeline_launch_end(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launc
     dp_pipeline_launch_t *whole = launch->whole != NULL ? launch->whole : launch;
     dp_launch_queue_t *queue = pipeline->lanes[launch->lane].queue;
     uint64_t sequence = launch->sequence;
+    const int is_agreed = launch->lane < DP_LANE_ORDERED;
     int is_over;
 
-    if (launch->lane == DP_LANE_GATHER && launch->group != NULL)
-        atomic_fetch_sub_explicit(&launch->group->gathers, 1, memory_order_release);
+    if (launch->lane != DP_LANE_MAIN && launch->group != NULL)
+        atomic_fetch_sub_explicit(&launch->group->beside, 1, memory_order_release);
     /* acq_rel: the part that ends last gives the memory back behind all that the other did */
     is_over = atomic_load_explicit(&whole->parts_left, memory_order_acquire) == 0 ||
               atomic_fetch_sub_explicit(&whole->parts_left, 1, memory_order_acq_rel) == 1;
     if (launch != whole) dp_pipeline_launch_give(pipeline, launch);
     if (is_over) dp_pipeline_launch_give(pipeline, whole);
     atomic_fetch_sub_explicit(&queue->pending, 1, memory_order_acq_rel);
-    if (is_over) pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
+    if (is_over && is_agreed) pipeline->callbacks.launch_done(pipeline->callbacks.user, sequence);
 }
 
 /* ---- The queues ----------------------------------------------------------------------------- */
@@ -180,7 +181,7 @@ size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)
 {
     size_t pending = 0;
 
-    for (int i = 0; i < DP_LANE_COUNT; i++)
+    for (int i = 0; i < DP_LANE_ORDERED; i++)
         pending += atomic_load_explicit(&pipeline->queues[i].pending, memory_order_acquire);
     return pending;
 }

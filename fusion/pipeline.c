@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+static const char *const thread_names[DP_LANE_COUNT] = {
+    "dp launch", "dp gathers", "dp ordered", "dp ordered 2", "dp ordered 3", "dp ordered 4"};
+
 #define ALIGNMENT 64 /* of pieces in a fused buffer: a cache line, and the widest vector */
 
 dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, dp_device_t *device,
@@ -34,11 +37,13 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->callbacks = *callbacks;
     pipeline->buffer_count = (size_t)config->fusion_buffers;
     pthread_mutex_init(&pipeline->lock, NULL);
+    pthread_mutex_init(&pipeline->opening, NULL);
     pthread_mutex_init(&pipeline->record_lock, NULL);
     for (int i = 0; i < DP_LANE_COUNT; i++) {
-        dp_launch_queue_init(&pipeline->queues[i], pipeline,
-                             i == DP_LANE_GATHER ? "dp gathers" : "dp launch");
-        pipeline->lanes[i].queue = &pipeline->queues[device->ops->is_async ? 0 : i];
+        const int is_shared = i == DP_LANE_GATHER && device->ops->is_async;
+
+        dp_launch_queue_init(&pipeline->queues[i], pipeline, thread_names[i]);
+        pipeline->lanes[i].queue = &pipeline->queues[is_shared ? DP_LANE_MAIN : i];
     }
     pipeline->name_bytes_in_flight = dp_trace_name(trace, "bytes in flight");
     pipeline->name_buffers_in_use = dp_trace_name(trace, "buffers in use");
@@ -75,6 +80,7 @@ void dp_pipeline_destroy(dp_pipeline_t *pipeline)
         pipeline->pool = job->next;
         dp_fusion_job_destroy(job);
     }
+    pthread_mutex_destroy(&pipeline->opening);
     pthread_mutex_destroy(&pipeline->record_lock);
     pthread_mutex_destroy(&pipeline->lock);
     free(pipeline);

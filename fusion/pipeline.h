@@ -1,19 +1,21 @@
 /*
  * pipeline.h - the data plane: wait for tensors, pack, reduce, unpack, complete.
  *
- * The coordinator submits launches in the global order. One thread at a time runs them in that
- * order: the launch thread, or a thread in dp_wait() that does it in its place. It plans which
- * tensors travel together (plan.h) and queues each bucket on three streams (pack, engine, unpack)
- * over a ring of fused buffers (fused_buffers.h), so that packing bucket k+1 overlaps reducing k
- * and unpacking k-1. Buckets in place go straight to the engine. It must not know how the ranks
- * agreed on a launch.
+ * The coordinator submits launches in the global order, the program those of ordered groups in its
+ * own. In each lane one thread at a time runs them in that order: the launch thread, or a thread in
+ * dp_wait() that does it in its place. It plans which tensors travel together (plan.h) and queues
+ * each bucket on three streams (pack, engine, unpack) over a ring of fused buffers
+ * (fused_buffers.h), so that packing bucket k+1 overlaps reducing k and unpacking k-1. Buckets in
+ * place go straight to the engine. It must not know how the ranks agreed on a launch.
  *
  * Broadcasts and allgathers travel in a lane of their own (dp_lane_t), which overtakes reductions
  * and is overtaken by them:
  *
- *   submit --+--> main lane:   launch thread, buffers, pack, reduce, unpack
+ *   submit --+--> main lane:     launch thread, buffers, pack, reduce, unpack
  *            |
- *            +--> gather lane: launch thread, buffers, pack, reduce, unpack
+ *            +--> gather lane:   launch thread, buffers, pack, reduce
+ *            |
+ *            +--> ordered lanes: launch thread, buffers, pack, reduce, unpack; each
  *
  * A group's first allgather opens its gather lane, but travels in the main lane like all before it;
  * so a program that gathers nothing pays nothing, and the ranks make what they share at one place
@@ -21,6 +23,10 @@
  * gather lane's threads, streams and buffers are made with the first such lane. On an asynchronous
  * device one launch thread and one ring of buffers serve both lanes: its collectives must be
  * enqueued in one order on all ranks, and enqueuing waits for none of them.
+ *
+ * An ordered group has all its operations in one ordered lane, which dp_pipeline_order() opens. Its
+ * launches come in the program's order, which the other lanes know nothing of, so nothing in it
+ * waits for them, and it shares neither a thread nor a buffer with them on any device.
  */
 #ifndef DP_FUSION_PIPELINE_H
 #define DP_FUSION_PIPELINE_H
@@ -42,8 +48,10 @@ typedef struct dp_pipeline_group {
     dp_engine_group_t *engine; /* NULL: the world */
     int rank, size;            /* this rank in it */
     /* the pipeline's; zero at the start */
+    dp_lane_t own_lane; /* of an ordered group, by dp_pipeline_order(); else the main one */
     _Atomic int has_gather_lane; /* stored by the thread that submits */
-    _Atomic int gathers; /* launches in the gather lane that are not over; not of the world */
+    _Atomic int beside; /* launches in another lane than the main one that are not over; not of the
+                           world */
 } dp_pipeline_group_t;
 
 /* One operation: a tensor, or the tensors of a group that complete together. */
@@ -90,9 +98,9 @@ typedef struct dp_pipeline_launch {
     dp_pipeline_group_t *group; /* NULL: the world; lives until its group_destroy is done */
     dp_pipeline_item_t *items;  /* [item_count] */
     size_t item_count;
+    dp_lane_t lane; /* an ordered one: the group's own; else the pipeline chooses it */
     struct dp_pipeline_launch *next; /* the pipeline's, likewise below */
     size_t item_room;
-    dp_lane_t lane;
     int opens_gather_lane;            /* it has its group's first allgather */
     struct dp_pipeline_launch *whole; /* this is a part of that one, cut off for the gather lane */
     _Atomic int parts_left;           /* of a launch that was cut: not over; else 0 */
@@ -114,7 +122,8 @@ typedef struct dp_pipeline_callbacks {
     void *user;
     /* A request is over. From a data-plane thread; must not block. */
     void (*done)(void *user, const dp_pipeline_done_t *done);
-    /* Every bucket of a launch has finished: the coordinator may stop holding back. Likewise. */
+    /* Every bucket of a launch that the ranks agreed on has finished: the coordinator may stop
+     * holding back. Likewise. */
     void (*launch_done)(void *user, uint64_t sequence);
     /* The done event of a request is on its stream: others may be made to wait for it. Before
      * done(), from the launch thread; not for what needs no work (barriers, empty tensors) or fails
@@ -137,16 +146,20 @@ dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
 /* One that is not submitted after all. Any thread. */
 void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
-/* The lane in which an operation of this group (NULL: the world) would travel if it were submitted
- * next. For the thread that submits exact; for others a guess. */
+/* Opens an ordered lane, unless it is open. The launches of this group (NULL: the world) that say
+ * so travel there. Before the first of them; any thread. On failure the group has none. */
+dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane);
+
+/* The lane in which an agreed operation of this group (NULL: the world) would travel if it were
+ * submitted next. For the thread that submits exact; for others a guess. */
 dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
                            dp_collective_t collective);
 
 #define DP_PIPELINE_NO_PROGRESS (-1)
 
 /*
- * Queues a launch, which is the pipeline's from here on. One thread at a time; never blocks, never
- * fails.
+ * Queues a launch, which is the pipeline's from here on. One thread at a time for each ordered
+ * lane, and one for the others; never blocks, never fails.
  *
  * progress_lane: a thread is about to call dp_pipeline_progress() for this lane, whose launch
  * thread is not woken; or DP_PIPELINE_NO_PROGRESS.
@@ -187,7 +200,8 @@ void dp_pipeline_abort(dp_pipeline_t *pipeline, dp_status_t status, const char *
  */
 uint64_t dp_pipeline_input_hash(const dp_pipeline_item_t *item, int rank, int ranks);
 
-/* Launches submitted and not finished; of a launch for both lanes, its two parts. */
+/* Launches that the ranks agreed on, submitted and not finished; of a launch for both lanes, its
+ * two parts. */
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline);
 /* 1: some of a lane are. */
 int dp_pipeline_is_busy(const dp_pipeline_t *pipeline, dp_lane_t lane);

@@ -47,8 +47,8 @@ typedef struct dp_launch_queue {
     _Atomic size_t pending; /* launches submitted and not finished */
 } dp_launch_queue_t;
 
-/* The streams that buckets of one lane go through. Of the gather lane all is NULL until some group
- * opens its own. */
+/* The streams that buckets of one lane go through. Of other lanes than the main one all is NULL
+ * until some group opens its own. */
 typedef struct dp_lane_streams {
     dp_launch_queue_t *queue;            /* that its launches come through */
     dp_stream_t *pack, *reduce, *unpack; /* no unpack in the gather lane: nothing is left to do */
@@ -69,9 +69,11 @@ struct dp_pipeline {
     size_t buffer_count;                                /* of each ring of fused buffers */
     uint32_t name_bytes_in_flight, name_buffers_in_use; /* of the timeline's counters */
 
-    dp_launch_queue_t queues[DP_LANE_COUNT]; /* on an asynchronous device only the first is used */
+    dp_launch_queue_t queues[DP_LANE_COUNT]; /* the gather lane's not on an asynchronous device */
     dp_lane_streams_t lanes[DP_LANE_COUNT];
     dp_pipeline_group_t world; /* its gather lane; nothing else of it is used */
+
+    pthread_mutex_t opening; /* of ordered lanes, one at a time */
 
     /* guarded by lock */
     pthread_mutex_t lock;

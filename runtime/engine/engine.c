@@ -37,6 +37,14 @@ dp_lane_t dp_lane_of(dp_collective_t collective)
                : DP_LANE_MAIN;
 }
 
+const char *dp_lane_name(dp_lane_t lane)
+{
+    static const char *const names[DP_LANE_COUNT] = {"main",      "gather",    "ordered",
+                                                     "ordered 2", "ordered 3", "ordered 4"};
+
+    return names[lane];
+}
+
 void dp_engine_destroy(dp_engine_t *engine)
 {
     if (engine != NULL) engine->ops->destroy(engine);

@@ -2,11 +2,12 @@
  * engine.h - collectives, enqueued on a device stream and completed in stream order: the table that
  * the CPU engine (cpu/), the NCCL engine (nccl/) and the emulated one (emulated/) fill in.
  *
- * The pipeline calls it. Operations travel in two lanes. In each lane every rank enqueues the
+ * The pipeline calls it. Operations travel in lanes. In each lane every rank enqueues the
  * operations of a group in the same order, and operations of overlapping groups in one global
- * order; the coordinator sees to that. Between the lanes there is no order: an operation never
- * waits for one of the other lane, on any rank. An engine owns the memory it can reduce in: fused
- * buffers and dp_alloc() come from it. It must not know how the ranks agreed on the order.
+ * order; the coordinator sees to that, in ordered lanes the program. Between the lanes there is no
+ * order: an operation never waits for one of another lane, on any rank. An engine owns the memory
+ * it can reduce in: fused buffers and dp_alloc() come from it. It must not know how the ranks
+ * agreed on the order.
  */
 #ifndef DP_ENGINE_H
 #define DP_ENGINE_H
@@ -46,16 +47,26 @@ typedef enum dp_collective {
 
 const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
 
-/* A gather that queued behind a large reduction would keep the program waiting for weights that
- * need no reduction. */
+/*
+ * A gather that queued behind a large reduction would keep the program waiting for weights that
+ * need no reduction; so gathers have a lane.
+ *
+ * Operations of ordered groups (DP_ORDER_PROGRAM) come in the program's order, those of other
+ * groups in the order on which the ranks agree. In one lane rank 0 could run A before W and rank 1
+ * W before A, and both would wait for ever; so ordered groups have lanes, too. A group takes one
+ * that no other group of its ranks uses, while there is one.
+ */
 typedef enum dp_lane {
-    DP_LANE_MAIN = 0,   /* everything, as long as a group has no gather lane */
-    DP_LANE_GATHER = 1, /* its broadcasts and allgathers, once it has one */
-    DP_LANE_COUNT = 2
+    DP_LANE_MAIN = 0,    /* all that the ranks agree on, as long as a group has no gather lane */
+    DP_LANE_GATHER = 1,  /* its broadcasts and allgathers, once it has one */
+    DP_LANE_ORDERED = 2, /* this one and those above: ordered groups */
+    DP_LANE_COUNT = 6
 } dp_lane_t;
 
 /* Where a collective travels in a group that has a gather lane. */
 dp_lane_t dp_lane_of(dp_collective_t collective);
+
+const char *dp_lane_name(dp_lane_t lane); /* "gather"; "ordered 2" */
 
 /*
  * One tensor, or a part of one, inside an operation. Parts start at a multiple of DP_TALLY_BLOCK
@@ -196,11 +207,19 @@ typedef struct dp_engine_ops {
      * so that they can make what they share. Data-plane thread only. NULL: it needs no preparation.
      */
     dp_status_t (*open_gather_lane)(dp_engine_t *self, dp_engine_group_t *group, dp_error_t *error);
-    /* Once a barrier of the group, the last operation of both lanes, is over; or after a failure
+    /* Makes what an ordered lane needs, unless it is there. *address: what other ranks must know of
+     * it, as long as the engine; *bytes 0: nothing. Before the lane's first operation. One thread
+     * at a time. NULL: it needs no preparation. */
+    dp_status_t (*lane_open)(dp_engine_t *self, dp_lane_t lane, const void **address, size_t *bytes,
+                             dp_error_t *error);
+    /* Keeps a copy of what a rank of the world said of its end of the lane. Likewise. */
+    dp_status_t (*lane_meet)(dp_engine_t *self, dp_lane_t lane, int rank, const void *address,
+                             size_t bytes);
+    /* Once a barrier of the group, the last operation of its lanes, is over; or after a failure
      * that ended the engine. Groups that are left go with destroy. NULL is fine. */
     void (*group_destroy)(dp_engine_t *self, dp_engine_group_t *group);
     /* Enqueues; op is borrowed until the stream has passed it. One data-plane thread per lane; on
-     * an asynchronous device one for both, in one order on all ranks. */
+     * an asynchronous device one for the main and the gather lane, in one order on all ranks. */
     dp_status_t (*enqueue)(dp_engine_t *self, dp_stream_t *stream, dp_work_size_t size,
                            dp_engine_op_t *op);
     /* How much input a brief operation may have: an allreduce, reduce, broadcast or allgather of

@@ -4,7 +4,7 @@
  * The pipeline enqueues from the threads that run launches; in each lane operations run one at a
  * time, in that order, on the thread of the stream they were enqueued on. abort() may come from any
  * thread. The first failure stays: a rank that failed is out of step with the others, so every
- * other operation, in both lanes, fails with the same text until the engine is destroyed. The
+ * other operation, in all lanes, fails with the same text until the engine is destroyed. The
  * engine must not know how the ranks agree on the order.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
@@ -40,8 +40,11 @@ static dp_cpu_group_t *group_of(dp_engine_group_t *group)
 static void wake_lanes(dp_cpu_engine_t *engine)
 {
     for (int i = 0; i < DP_LANE_COUNT; i++) {
+        dp_ucx_link_t *link;
+
         dp_control_wake(&engine->lanes[i].control);
-        if (engine->lanes[i].link != NULL) dp_ucx_link_wake(engine->lanes[i].link);
+        link = __atomic_load_n(&engine->lanes[i].link, __ATOMIC_ACQUIRE);
+        if (link != NULL) dp_ucx_link_wake(link);
     }
 }
 
@@ -121,7 +124,7 @@ static dp_status_t run_in_lane(dp_cpu_group_t *group, dp_engine_op_t *op, dp_err
     dp_status_t status = DP_OK;
 
     *why = own->text;
-    if (op->lane == DP_LANE_GATHER) status = dp_cpu_group_gathers(group, &group, own);
+    if (op->lane != DP_LANE_MAIN) status = dp_cpu_group_beside(group, op->lane, &group, own);
     if (status != DP_OK) return status;
     *why = group->failure.text;
     if (op->collective == DP_COLLECTIVE_SEND) return run_send(group, op);
@@ -338,12 +341,8 @@ static void cpu_destroy(dp_engine_t *self)
     }
     dp_cpu_group_free(engine->world);
     for (int i = 0; i < DP_LANE_COUNT; i++) {
-        dp_inter_node_pool_destroy(engine->lanes[i].pool);
-        pthread_mutex_destroy(&engine->lanes[i].run_lock);
+        dp_cpu_lane_fini(&engine->lanes[i]);
     }
-    dp_exchange_pool_destroy(engine->exchange_pool);
-    dp_pull_destroy(engine->pull);
-    dp_host_staging_destroy(engine->staging);
     dp_arena_destroy(engine->arena);
     while (engine->tasks != NULL) {
         dp_cpu_task_t *task = engine->tasks;
@@ -355,7 +354,6 @@ static void cpu_destroy(dp_engine_t *self)
         free(engine->hellos[i].value);
     free(engine->hellos);
     free(engine->pairs);
-    free(engine->dropped);
     pthread_mutex_destroy(&engine->abort_lock);
     pthread_mutex_destroy(&engine->task_lock);
     free(engine);
@@ -372,6 +370,8 @@ static const dp_engine_ops_t cpu_ops = {
     .disown = dp_cpu_disown,
     .views = &dp_cpu_views,
     .group_create = cpu_group_create,
+    .lane_open = dp_cpu_lane_open,
+    .lane_meet = dp_cpu_lane_meet,
     .group_destroy = cpu_group_destroy,
     .enqueue = cpu_enqueue,
     .brief_bytes = cpu_brief_bytes,
@@ -424,22 +424,17 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     return DP_OK;
 }
 
-/* Between nodes: a worker for each lane. A connection is made when a lane first needs it. */
-static dp_status_t make_links(dp_cpu_engine_t *engine, const dp_config_t *config, dp_error_t *error)
+/* Between nodes: a worker for each lane that the world uses; other ordered lanes follow when a
+ * group takes them. A connection is made when a lane first needs it. */
+static dp_status_t make_lanes(dp_cpu_engine_t *engine, dp_error_t *error)
 {
-    dp_cpu_lane_t *main_lane = &engine->lanes[DP_LANE_MAIN];
+    const int is_ordered = engine->config->order == DP_CONFIG_ORDER_PROGRAM;
+    const int count = is_ordered ? DP_LANE_ORDERED + 1 : DP_LANE_ORDERED;
+    dp_status_t status = DP_OK;
 
-    if (engine->topology->node_count == 1) return DP_OK;
-    for (int i = 0; i < DP_LANE_COUNT; i++) {
-        dp_cpu_lane_t *lane = &engine->lanes[i];
-        const dp_status_t status =
-            dp_ucx_link_create(config, engine->rank, engine->size, engine->log, &lane->link, error);
-
-        if (status != DP_OK) return status;
-        dp_ucx_link_watch(lane->link, &lane->activity);
-    }
-    return dp_inter_node_pool_create(engine->topology, main_lane->control.count, &main_lane->pool,
-                                     error);
+    for (int i = 0; i < count && status == DP_OK && engine->topology->node_count > 1; i++)
+        status = dp_cpu_lane_link(&engine->lanes[i], error);
+    return status == DP_OK ? dp_cpu_lane_prepare(&engine->lanes[DP_LANE_MAIN], error) : status;
 }
 
 /* The main lane's links to this rank's partners, tried before the first operation needs them. */
@@ -449,8 +444,10 @@ static dp_status_t connect_world(dp_cpu_engine_t *engine, const dp_config_t *con
     dp_status_t status;
 
     if (engine->lanes[DP_LANE_MAIN].link == NULL) return DP_OK;
-    for (int i = 0; i < DP_LANE_COUNT; i++)
-        dp_ucx_link_set_spin(engine->lanes[i].link, config->spin_ns);
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        if (engine->lanes[i].link != NULL)
+            dp_ucx_link_set_spin(engine->lanes[i].link, config->spin_ns);
+    }
     status = dp_cpu_group_connect(engine->world);
     if (status != DP_OK) return dp_error_set(error, status, "%s", engine->world->failure.text);
     return dp_ucx_link_greet(engine->lanes[DP_LANE_MAIN].link, deadline_ns, error);
@@ -469,15 +466,12 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     }
     engine->hellos = calloc((size_t)engine->size, sizeof(*engine->hellos));
     engine->pairs = calloc((size_t)engine->size, sizeof(dp_cpu_group_t *));
-    engine->dropped = calloc(DP_TALLY_BLOCK, sizeof(double));
-    if (engine->hellos == NULL || engine->pairs == NULL || engine->dropped == NULL) {
+    if (engine->hellos == NULL || engine->pairs == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     }
     status = make_shared(engine, bootstrap, config, deadline_ns, error);
     if (status != DP_OK) return status;
-    status = dp_exchange_pool_create(engine->size, &engine->exchange_pool, error);
-    if (status != DP_OK) return status;
-    status = make_links(engine, config, error);
+    status = make_lanes(engine, error);
     if (status != DP_OK) return status;
     status = make_world(engine, error);
     if (status != DP_OK) return status;
@@ -505,6 +499,7 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
     engine->base.ops = &cpu_ops;
     engine->topology = topology;
     engine->device = device;
+    engine->config = config;
     engine->log = log;
     engine->injector = config->injector;
     engine->cause_wait_ns = CAUSE_LEAST_NS + 2 * config->peer_timeout_ns;
@@ -518,7 +513,6 @@ dp_status_t dp_engine_cpu_create(dp_bootstrap_t *bootstrap, const dp_topology_t 
         engine->lanes[i].engine = engine;
         pthread_mutex_init(&engine->lanes[i].run_lock, NULL);
     }
-    engine->lanes[DP_LANE_MAIN].track = dp_trace_track(trace, "engine", DP_TRACE_TRACK_STREAM);
     status = init_engine(engine, bootstrap, config, error);
     if (status != DP_OK) {
         atomic_store(&engine->is_aborted, 1); /* nothing to say farewell to */

@@ -2,16 +2,16 @@
  * cpu_internal.h - what the files of the CPU engine share: the engine, its groups, and the running
  * operation.
  *
- * The engine belongs to one rank. In each of its two lanes operations run one at a time, under the
+ * The engine belongs to one rank. In each of its lanes operations run one at a time, under the
  * lane's run_lock, on the thread of the stream they were given to. A lane holds everything that
- * running operations change and that no group owns, so operations of the two never wait for each
+ * running operations change and that no group owns, so operations of two lanes never wait for each
  * other:
  *
- *   main lane                                     gather lane: broadcasts and allgathers
- *   doorbells and records in shared memory        doorbells and records of its own
- *   a UCX worker, connections, buffers            a worker, connections and buffers of its own
- *   per group: publications, numbers, partners    per group: the same, made by its first gather
- *   pairs, exchanges, pulling, staging            -
+ *   main lane                                     gather lane, ordered lanes
+ *   doorbells and records in shared memory        doorbells and records of their own
+ *   a UCX worker, connections, buffers            a worker, connections and buffers of their own
+ *   per group: publications, numbers, partners    per group: the same, made by its first operation
+ *   pairs of ranks that send to each other        -
  *
  * A group says which ranks take part, in one lane, and holds everything that depends on that.
  * Ranks, nodes and local ranks of a group are numbers of its own topology; only texts, last_rank
@@ -23,6 +23,7 @@
  *   inter_node/        collectives between nodes, over UCX
  *   exchange/          blocks from rank to rank
  *   group.c            which ranks work together
+ *   lane.c             buffers and links of a lane
  *   introduce.c        what the ranks tell each other at the start
  */
 #ifndef DP_ENGINE_CPU_INTERNAL_H
@@ -85,8 +86,16 @@ typedef struct dp_cpu_lane {
     dp_activity_t activity;
     _Atomic int is_running; /* an operation is; for dp_engine_ops_t.moves() */
     dp_ucx_link_t *link;    /* NULL inside one node */
+    void **met;             /* [size] ordered lanes: addresses of the other ranks' links; owned */
     pthread_mutex_t run_lock;
-    dp_inter_node_pool_t *pool; /* guarded by run_lock: buffers for traffic between nodes */
+    /* guarded by run_lock */
+    dp_inter_node_pool_t *pool;        /* buffers for traffic between nodes */
+    dp_exchange_pool_t *exchange_pool; /* memory for exchanges */
+    dp_pull_t *pull; /* NULL: this rank cannot read the memory of the others of its node */
+    dp_host_staging_t *staging; /* for where some rank cannot; made when first needed */
+    dp_method_stats_t methods;  /* which of the two is faster; of groups whose first rank this is */
+    void *dropped; /* [DP_TALLY_BLOCK] elements: results that are only counted; NULL: the lane was
+                      not prepared */
 } dp_cpu_lane_t;
 
 /* Some ranks of the world, in one lane. Fields that operations change are guarded by the lane's
@@ -95,8 +104,8 @@ struct dp_cpu_group {
     dp_cpu_engine_t *engine;
     dp_cpu_lane_t *lane;
     dp_cpu_group_t *next;          /* of the engine's */
-    dp_cpu_group_t *gathers;       /* the same ranks in the gather lane, whose run_lock guards this;
-                                      NULL: they have not used it yet */
+    dp_cpu_group_t *beside;        /* the same ranks in the other lane they use, the gather lane or
+                                      an ordered one, whose run_lock guards this; NULL: not yet */
     uint32_t uid;                  /* 0: the world, and pairs */
     uint32_t group_index;          /* likewise */
     int is_pair;                   /* two ranks that send to each other, whatever their group */
@@ -134,6 +143,7 @@ struct dp_cpu_engine {
     dp_engine_t base;
     const dp_topology_t *topology; /* borrowed */
     dp_device_t *device;           /* borrowed */
+    const dp_config_t *config;     /* borrowed */
     const dp_log_t *log;           /* borrowed */
     dp_trace_t *trace;             /* borrowed; NULL: none */
     struct dp_inject *injector;    /* borrowed; NULL: no faults on purpose */
@@ -142,9 +152,6 @@ struct dp_cpu_engine {
     int local_rank; /* on its node */
     dp_arena_t *arena;
     dp_cpu_lane_t lanes[DP_LANE_COUNT];
-    dp_pull_t *pull; /* NULL: this rank cannot read the memory of the others of its node */
-    dp_host_staging_t *staging; /* for where some rank cannot; made when first needed */
-    dp_method_stats_t methods;  /* which of the two is faster; of groups whose first rank this is */
     size_t pull_bytes;      /* least tensor of other memory that is taken where it lies; 0: none */
     uint64_t pull_value;    /* what the others read to try it */
     dp_cpu_hello_t *hellos; /* [size] */
@@ -159,10 +166,8 @@ struct dp_cpu_engine {
     pthread_mutex_t task_lock;
     dp_cpu_task_t *tasks; /* guarded by task_lock; for using again */
 
-    /* guarded by the main lane's run_lock, as are pull, staging and methods */
+    /* guarded by the main lane's run_lock */
     dp_cpu_group_t **pairs; /* [size] with a rank of the world; NULL: never sent to or from */
-    dp_exchange_pool_t *exchange_pool; /* memory for exchanges */
-    void *dropped; /* [DP_TALLY_BLOCK] elements: results that are only counted */
 };
 
 /* cpu/adopt.c: entries of the ops table. */
@@ -176,10 +181,12 @@ extern const dp_engine_views_t dp_cpu_views;
 /* Local, and quick: partners are connected by the first operation. */
 dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t *members,
                               dp_cpu_group_t **out, dp_error_t *error);
-/* After its last barrier: no rank reads what it has published any more, in either lane. */
+/* After its last barrier: no rank reads what it has published any more, in any lane. */
 void dp_cpu_group_end(dp_cpu_group_t *group);
-/* The same ranks in the gather lane, made at the first call. That lane's run_lock is held. */
-dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp_error_t *error);
+/* The same ranks in another lane than the main one, made at the first call. That lane's run_lock is
+ * held. */
+dp_status_t dp_cpu_group_beside(dp_cpu_group_t *group, dp_lane_t lane, dp_cpu_group_t **out,
+                                dp_error_t *error);
 /* Leaves what others may still read to the arena, which goes with its last mapping. NULL is fine */
 void dp_cpu_group_free(dp_cpu_group_t *group);
 
@@ -188,6 +195,21 @@ dp_status_t dp_cpu_group_connect(dp_cpu_group_t *group);
 
 /* The two ranks of a send, as a group of their own. */
 dp_status_t dp_cpu_group_pair(dp_cpu_group_t *group, int root, int peer, dp_cpu_group_t **pair);
+
+/* ---- Lanes (cpu/lane.c) --------------------------------------------------------------------- */
+
+/* Buffers, and a track of the timeline, unless they are there. Before the lane's first operation,
+ * or with run_lock held. */
+dp_status_t dp_cpu_lane_prepare(dp_cpu_lane_t *lane, dp_error_t *error);
+/* A link to other nodes. */
+dp_status_t dp_cpu_lane_link(dp_cpu_lane_t *lane, dp_error_t *error);
+/* Entries of the ops table. */
+dp_status_t dp_cpu_lane_open(dp_engine_t *self, dp_lane_t lane, const void **address, size_t *bytes,
+                             dp_error_t *error);
+dp_status_t dp_cpu_lane_meet(dp_engine_t *self, dp_lane_t lane, int rank, const void *address,
+                             size_t bytes);
+/* Once the links have ended. */
+void dp_cpu_lane_fini(dp_cpu_lane_t *lane);
 
 /* ---- Introductions (cpu/introduce.c) -------------------------------------------------------- */
 
@@ -219,6 +241,8 @@ int dp_pull_try(const dp_pull_probe_t *probe); /* 1: it can be read */
 /* count: ranks of this node. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
 void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);
+/* One that knows the same, with buffers of its own. */
+dp_status_t dp_pull_copy(const dp_pull_t *pull, dp_pull_t **out);
 void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 
 /* The same through shared memory, in pieces (intra_node/stage.c). */

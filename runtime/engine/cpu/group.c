@@ -5,9 +5,8 @@
  * Everything that an operation needs to know about its participants is in the group, so operations
  * make no difference between the world and a group. Making one is local; its ranks wait for each
  * other at the first operation. In shared memory it costs this rank four pages for what it
- * publishes, and a record, which stays; in the gather lane the same again. Called on the thread
- * that runs launches; pairs, and groups in the gather lane, are made on the thread that runs
- * operations.
+ * publishes, and a record, which stays; in another lane the same again. Called on the thread that
+ * runs launches; pairs, and groups in another lane, are made on the thread that runs operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
 
@@ -102,8 +101,8 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 {
     dp_arena_t *arena = group->engine->arena;
 
-    if (group->gathers != NULL) dp_cpu_group_end(group->gathers);
-    group->gathers = NULL;
+    if (group->beside != NULL) dp_cpu_group_end(group->beside);
+    group->beside = NULL;
     for (int i = 0; i < 2; i++) {
         dp_arena_free(arena, group->publications[i].grown[0]);
         dp_arena_free(arena, group->publications[i].grown[1]);
@@ -116,7 +115,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 void dp_cpu_group_free(dp_cpu_group_t *group)
 {
     if (group == NULL) return;
-    dp_cpu_group_free(group->gathers);
+    dp_cpu_group_free(group->beside);
     dp_control_close(&group->control);
     dp_inter_node_destroy(group->inter_node);
     dp_layout_fini(&group->layout);
@@ -207,39 +206,29 @@ dp_status_t dp_cpu_group_make(dp_cpu_engine_t *engine, const dp_engine_members_t
     return status;
 }
 
-/* ---- The gather lane ------------------------------------------------------------------------ */
-
-/* Buffers for traffic between nodes, and a track of the timeline: for a lane's first group. */
-static dp_status_t prepare_lane(dp_cpu_lane_t *lane, dp_error_t *error)
-{
-    dp_cpu_engine_t *engine = lane->engine;
-
-    if (lane->track == NULL)
-        lane->track = dp_trace_track(engine->trace, "gather engine", DP_TRACE_TRACK_STREAM);
-    if (lane->link == NULL || lane->pool != NULL) return DP_OK;
-    return dp_inter_node_pool_create(engine->topology, lane->control.count, &lane->pool, error);
-}
+/* ---- In another lane ------------------------------------------------------------------------ */
 
 /* Its records have the numbers of the main lane's, in a block of the lane's own. */
-dp_status_t dp_cpu_group_gathers(dp_cpu_group_t *group, dp_cpu_group_t **out, dp_error_t *error)
+dp_status_t dp_cpu_group_beside(dp_cpu_group_t *group, dp_lane_t index, dp_cpu_group_t **out,
+                                dp_error_t *error)
 {
     const record_numbers_t record_numbers = {(int)group->group_index, (int)group->group_index};
     const dp_engine_members_t members = {.uid = group->uid,
                                          .group_index = group->group_index,
                                          .ranks = group->ranks,
                                          .count = group->size,
-                                         .name = "gather lane"};
-    dp_cpu_lane_t *lane = &group->engine->lanes[DP_LANE_GATHER];
+                                         .name = dp_lane_name(index)};
+    dp_cpu_lane_t *lane = &group->engine->lanes[index];
     dp_status_t status = DP_OK;
 
-    if (group->gathers == NULL) {
-        status = prepare_lane(lane, error);
+    if (group->beside == NULL) {
+        status = dp_cpu_lane_prepare(lane, error);
         if (status != DP_OK) return status;
-        status = make_group(lane, &members, record_numbers, &group->gathers, error);
-        if (group->gathers == NULL) return status;
-        memcpy(group->gathers->title, group->title, sizeof(group->title));
+        status = make_group(lane, &members, record_numbers, &group->beside, error);
+        if (group->beside == NULL) return status;
+        memcpy(group->beside->title, group->title, sizeof(group->title));
     }
-    *out = group->gathers;
+    *out = group->beside;
     return DP_OK;
 }
 

@@ -1,7 +1,7 @@
 /*
  * introduce.c - what the ranks of the world tell each other when the CPU engine starts (a hello
  * each, over the bootstrap), and what follows from it: whether it can read the others' memory, and
- * how it reaches ranks of other nodes in each lane.
+ * how it reaches ranks of other nodes in the lanes that are there by then.
  *
  * Called once, by the thread that creates the engine. Hellos are kept, so that two ranks that are
  * not partners connect only when they first send to each other. It must not know about operations.
@@ -52,6 +52,7 @@ static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error
     const int node = topology->node[engine->rank];
     const int *ranks = topology->node_ranks + topology->node_begin[node];
     const int count = topology->node_size[node];
+    dp_pull_t **pull = &engine->lanes[DP_LANE_MAIN].pull;
 
     if (pull_bytes == 0 || count == 1) return DP_OK;
     engine->pull_bytes = pull_bytes;
@@ -63,13 +64,13 @@ static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error
                      strerror(errno));
         return DP_OK;
     }
-    if (dp_pull_create(count, &engine->pull) != DP_OK) {
+    if (dp_pull_create(count, pull) != DP_OK) {
         return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
     }
     for (int i = 0; i < count; i++) {
         const cpu_hello_t *hello = engine->hellos[ranks[i]].value;
 
-        dp_pull_know(engine->pull, i, &hello->memory);
+        dp_pull_know(*pull, i, &hello->memory);
     }
     return DP_OK;
 }
@@ -79,7 +80,11 @@ dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer,
     const cpu_hello_t *hello = lane->engine->hellos[world_rank].value;
     const int index = (int)(lane - lane->engine->lanes);
     const char *addresses = (const char *)(hello + 1);
+    void **met = __atomic_load_n(&lane->met, __ATOMIC_ACQUIRE);
+    const void *address = met == NULL ? NULL : __atomic_load_n(&met[world_rank], __ATOMIC_ACQUIRE);
 
+    /* Pairs with the stores in dp_cpu_lane_meet(). */
+    if (address != NULL) return dp_ucx_link_connect(lane->link, world_rank, address, peer, error);
     if (hello->address_bytes[index] == 0) {
         return dp_error_set(error, DP_ERR_SYSTEM, "engine: rank %d gave no address", world_rank);
     }

@@ -268,9 +268,9 @@ static dp_status_t publish_buffers(dp_cpu_group_t *group, const dp_engine_op_t *
         .kind = (uint32_t)op->collective | (uint32_t)op->dtype << 8 | (uint32_t)op->reduce << 16 |
                 (uint32_t)op->wire << 24,
         .has_private_memory = (uint8_t)hides,
-        .cannot_pull = group->engine->pull == NULL,
+        .cannot_pull = group->lane->pull == NULL,
         .use_staging = op->collective == DP_COLLECTIVE_ALLREDUCE &&
-                       dp_method_choose(&group->engine->methods, dp_cpu_input_bytes(group, op)) ==
+                       dp_method_choose(&group->lane->methods, dp_cpu_input_bytes(group, op)) ==
                            DP_METHOD_STAGING,
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, publication->pieces, 0),
@@ -413,7 +413,7 @@ int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 void dp_cpu_tally_only(dp_cpu_group_t *group, const dp_reduce_args_t *args)
 {
     const size_t step = DP_TALLY_BLOCK * dp_dtype_bytes(args->dtype);
-    void *dropped = group->engine->dropped;
+    void *dropped = group->lane->dropped;
     dp_reduce_args_t block = *args;
 
     block.in = group->ins;

@@ -179,8 +179,8 @@ static void end_task(task_t *task)
 
 /* ---- The wire, on the host ------------------------------------------------------------------ */
 
-/* Transfers of the two lanes share it: each one's clock runs at half speed while there are two.
- * lock is held. */
+/* Transfers of the lanes share it: each one's clock runs at half speed while there are two. lock is
+ * held. */
 static void advance_wire(emulated_engine_t *engine)
 {
     const uint64_t now_ns = dp_now_ns();

@@ -511,7 +511,7 @@ dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     dp_exchange_run_t run = {.group = group,
                              .op = op,
                              .exchange = op->exchange,
-                             .pool = group->engine->exchange_pool,
+                             .pool = group->lane->exchange_pool,
                              .root = root,
                              .peer = peer,
                              .elem_bytes = dp_max(dp_dtype_bytes(op->dtype), (size_t)1)};

@@ -230,7 +230,7 @@ static void drop_segment(dp_cpu_group_t *group, const dp_numeric_t *numeric,
 
     for (size_t at = 0; tally != NULL && at < count; at += DP_TALLY_BLOCK) {
         const size_t elems = dp_min(count - at, (size_t)DP_TALLY_BLOCK);
-        char *dropped = group->engine->dropped;
+        char *dropped = group->lane->dropped;
         size_t done = elems; /* what the pointers have to be moved on by */
 
         if (numeric->mode == DP_NUMERIC_PLAIN) {
@@ -320,7 +320,7 @@ static void deliver_plain(dp_cpu_group_t *group, dp_dtype_t dtype, const void *f
 static void count_wired(dp_cpu_group_t *group, const dp_numeric_t *numeric, const char *packed,
                         size_t count, float scale, dp_tally_t *tally)
 {
-    float *dropped = group->engine->dropped;
+    float *dropped = group->lane->dropped;
 
     for (size_t at = 0; tally != NULL && at < count; at += DP_TALLY_BLOCK) {
         dp_kernel_expand(numeric->result, packed + at * sizeof(uint16_t), &dropped, 1,

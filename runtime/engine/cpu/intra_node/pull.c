@@ -81,6 +81,15 @@ void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe)
     pull->pids[local] = probe->pid;
 }
 
+dp_status_t dp_pull_copy(const dp_pull_t *pull, dp_pull_t **out)
+{
+    const dp_status_t status = dp_pull_create(pull->count, out);
+
+    if (status == DP_OK)
+        memcpy((*out)->pids, pull->pids, (size_t)pull->count * sizeof(*pull->pids));
+    return status;
+}
+
 void dp_pull_destroy(dp_pull_t *pull)
 {
     if (pull == NULL) return;
@@ -109,7 +118,7 @@ static dp_status_t fail_to_read(dp_cpu_group_t *group, int local, int code)
 /* Copies a stretch of what another rank published, wherever it lies. */
 static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to)
 {
-    const dp_pull_t *pull = group->engine->pull;
+    const dp_pull_t *pull = group->lane->pull;
     const void *shared;
 
     if (!dp_cpu_descriptor(group, local)->has_private_memory) {
@@ -151,8 +160,8 @@ static dp_status_t find_input(dp_cpu_group_t *group, int local, dp_segment_t seg
         group->ins[local] = dp_cpu_memory_at(group, local, piece->in + at, bytes);
         return group->ins[local] != NULL ? DP_OK : dp_cpu_bad_offset(group, local);
     }
-    chunk = group->engine->pull->chunks +
-            (size_t)group->locals[local] * group->engine->pull->chunk_bytes;
+    chunk =
+        group->lane->pull->chunks + (size_t)group->locals[local] * group->lane->pull->chunk_bytes;
     group->ins[local] = chunk;
     return fetch(group, local, piece->in + at, bytes, chunk);
 }
@@ -189,7 +198,7 @@ static dp_status_t reduce_segment(dp_cpu_group_t *group, dp_segment_t segment, i
 static dp_status_t reduce_shard(dp_cpu_group_t *group, dp_range_t shard, int wanted)
 {
     const size_t block_bytes = DP_TALLY_BLOCK * dp_dtype_bytes(group->op->dtype);
-    const size_t blocks = dp_max(group->engine->pull->chunk_bytes / block_bytes, (size_t)1);
+    const size_t blocks = dp_max(group->lane->pull->chunk_bytes / block_bytes, (size_t)1);
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; status == DP_OK && i < dp_range_chunks(shard, blocks); i++) {

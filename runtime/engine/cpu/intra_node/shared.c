@@ -285,7 +285,7 @@ static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
     if (cannot_pull) return dp_host_staging_reduce(group, op);
     status = use_staging ? dp_host_staging_reduce(group, op) : dp_pull_reduce(group, op);
     if (status == DP_OK && group->local_rank == 0) {
-        dp_method_record(&group->engine->methods, use_staging ? DP_METHOD_STAGING : DP_METHOD_PULL,
+        dp_method_record(&group->lane->methods, use_staging ? DP_METHOD_STAGING : DP_METHOD_PULL,
                          dp_cpu_input_bytes(group, op), dp_now_ns() - start_ns);
     }
     return status;

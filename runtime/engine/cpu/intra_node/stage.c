@@ -80,11 +80,12 @@ void dp_host_staging_destroy(dp_host_staging_t *staging)
 /* Allocates the buffers at the first operation of this kind, and publishes where they are. */
 static dp_status_t publish_staging(dp_cpu_group_t *group)
 {
-    dp_cpu_engine_t *engine = group->engine;
+    const dp_cpu_engine_t *engine = group->engine;
+    dp_cpu_lane_t *lane = group->lane;
     const int count = engine->topology->node_size[engine->topology->node[engine->rank]];
     dp_status_t status = DP_OK;
 
-    if (engine->staging == NULL) status = create_staging(engine->arena, count, &engine->staging);
+    if (lane->staging == NULL) status = create_staging(engine->arena, count, &lane->staging);
     if (status != DP_OK) {
         return dp_cpu_fail(group, status,
                            "%s %llu%s: rank %d: no shared memory to hand over tensors in pieces",
@@ -92,7 +93,7 @@ static dp_status_t publish_staging(dp_cpu_group_t *group)
                            (unsigned long long)group->op->sequence, group->title, engine->rank);
     }
     dp_cpu_descriptor(group, group->local_rank)->staging =
-        dp_arena_offset(engine->arena, engine->staging->memory, staging_bytes(engine->staging));
+        dp_arena_offset(engine->arena, lane->staging->memory, staging_bytes(lane->staging));
     return DP_OK;
 }
 
@@ -226,7 +227,7 @@ dp_status_t dp_host_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op)
     dp_status_t status = publish_staging(group);
     staging_run_t run = {.group = group,
                          .op = op,
-                         .staging = group->engine->staging,
+                         .staging = group->lane->staging,
                          .elem_bytes = dp_dtype_bytes(op->dtype),
                          .wanted = dp_cpu_wants_tally(group, op)};
     size_t pieces;
