@@ -4,7 +4,8 @@
  * The launch thread creates a group: its lowest rank makes an id and sends it to the others over
  * the world's communicator. The keeper (watch.c) makes the communicator from it. A group that opens
  * its gather lane gets a second communicator in the same way: operations of one communicator run
- * one after the other, whatever their streams. All ranks create and end communicators in one order,
+ * one after the other, whatever their streams. An ordered world has a second one from the start, as
+ * ids of groups travel over the first. All ranks create and end communicators in one order,
  * so no two keepers wait for each other. It must not know what operations do.
  */
 #include "runtime/engine/nccl/nccl_internal.h"
@@ -262,7 +263,8 @@ static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uin
 typedef struct hello {
     uint32_t version;
     cudaUUID_t gpu;
-    ncclUniqueId id; /* rank 0's */
+    ncclUniqueId id;      /* rank 0's */
+    ncclUniqueId ordered; /* likewise, of an ordered world's second communicator */
 } nccl_hello_t;
 
 static dp_status_t compare_hellos(const dp_nccl_engine_t *engine, void *const *values,
@@ -336,6 +338,8 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
 
     if (status == DP_OK) dp_nccl_memory_init(engine, (int)hello.version);
     if (status == DP_OK && engine->rank == 0) result = ncclGetUniqueId(&hello.id);
+    if (status == DP_OK && engine->rank == 0 && engine->ordered != NULL && result == ncclSuccess)
+        result = ncclGetUniqueId(&hello.ordered);
     if (values == NULL || bytes == NULL) {
         free(values);
         free(bytes);
@@ -354,12 +358,20 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
         status =
             init_comm(engine->world, &((const nccl_hello_t *)values[0])->id, deadline_ns, error);
     }
+    if (status == DP_OK && engine->ordered != NULL) {
+        status = init_comm(engine->ordered, &((const nccl_hello_t *)values[0])->ordered,
+                           deadline_ns, error);
+    }
     if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
     for (int i = 0; i < engine->size; i++)
         free(values[i]);
     free(values);
     free(bytes);
     if (status == DP_OK) engine->world->state = DP_NCCL_READY;
+    if (status == DP_OK && engine->ordered != NULL) {
+        engine->ordered->state = DP_NCCL_READY;
+        dp_nccl_memory_join(engine->ordered);
+    }
     return status;
 }
 
@@ -369,6 +381,7 @@ void dp_nccl_group_free(dp_nccl_group_t *group)
 {
     if (group == NULL) return;
     if (group->id_came != NULL) cudaEventDestroy(group->id_came);
+    pthread_mutex_destroy(&group->issue_lock);
     free(group->ranks);
     free(group);
 }
@@ -384,6 +397,7 @@ dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members
         dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory for group '%s'", members->name);
         return DP_ERR_NO_MEMORY;
     }
+    pthread_mutex_init(&group->issue_lock, NULL);
     group->engine = engine;
     group->uid = members->uid;
     group->size = members->count;
@@ -419,10 +433,12 @@ static ncclResult_t send_id(dp_nccl_group_t *group, ncclUniqueId *id)
 
     if (result != ncclSuccess) return result;
     if (group->rank != 0) {
-        result = ncclRecv(id, sizeof(*id), ncclUint8, group->ranks[0], world, engine->issuing.side);
+        result = ncclRecv(id, sizeof(*id), ncclUint8, group->ranks[0], world,
+                          engine->issuing[DP_LANE_MAIN].side);
     }
     for (int i = 1; group->rank == 0 && result == ncclSuccess && i < group->size; i++) {
-        result = ncclSend(id, sizeof(*id), ncclUint8, group->ranks[i], world, engine->issuing.side);
+        result = ncclSend(id, sizeof(*id), ncclUint8, group->ranks[i], world,
+                          engine->issuing[DP_LANE_MAIN].side);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -446,22 +462,22 @@ static dp_status_t exchange_id(dp_nccl_group_t *group, dp_error_t *error)
         }
         if (group->size == 1) return DP_OK;
         status = DP_NCCL_CUDA(cudaMemcpyAsync(device_id, id, sizeof(*id), cudaMemcpyHostToDevice,
-                                              engine->issuing.side),
+                                              engine->issuing[DP_LANE_MAIN].side),
                               error);
         if (status != DP_OK) return status;
     }
     status = DP_NCCL_CUDA(cudaEventCreateWithFlags(&group->id_came, cudaEventDisableTiming), error);
     if (status != DP_OK) return status;
-    pthread_mutex_lock(&engine->issue_lock);
+    pthread_mutex_lock(&engine->world->issue_lock);
     status = DP_NCCL_CALL(engine->world, send_id(group, device_id), error);
-    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_unlock(&engine->world->issue_lock);
     if (status == DP_OK && group->rank != 0) {
         status = DP_NCCL_CUDA(cudaMemcpyAsync(id, device_id, sizeof(*id), cudaMemcpyDeviceToHost,
-                                              engine->issuing.side),
+                                              engine->issuing[DP_LANE_MAIN].side),
                               error);
     }
     if (status != DP_OK) return status;
-    return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->issuing.side), error);
+    return DP_NCCL_CUDA(cudaEventRecord(group->id_came, engine->issuing[DP_LANE_MAIN].side), error);
 }
 
 /* A communicator of these ranks: has the keeper make it. title: in texts; NULL: after its name. */
@@ -587,9 +603,9 @@ void dp_nccl_keep_end(dp_nccl_group_t *group)
 
     dp_nccl_memory_leave(group);
     group->settle_ns = engine->limits.start_ns;
-    pthread_mutex_lock(&engine->issue_lock);
+    pthread_mutex_lock(&group->issue_lock);
     status = DP_NCCL_CALL(group, ncclCommFinalize(group->comm), &error);
-    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_unlock(&group->issue_lock);
     pthread_mutex_lock(&engine->call_lock);
     if (group->comm != NULL) {
         if (status == DP_OK) {

@@ -22,6 +22,7 @@ enum { MANIFEST_CAPACITY, MANIFEST_DROPS, MANIFEST_COUNTS };
 
 typedef struct exchange_run {
     dp_nccl_engine_t *engine;
+    dp_nccl_issuing_t *issuing;
     const dp_nccl_task_t *task;
     dp_nccl_group_t *group;
     dp_engine_op_t *op;
@@ -35,7 +36,7 @@ typedef struct exchange_run {
 
 static const uint64_t *manifest_of(const exchange_run_t *run, int rank)
 {
-    return run->engine->issuing.manifests.host + (size_t)rank * run->manifest_words;
+    return run->issuing->manifests.host + (size_t)rank * run->manifest_words;
 }
 
 /* Elements that rank `from` sends to rank `to`. */
@@ -95,7 +96,7 @@ static void write_manifest(exchange_run_t *run)
     const dp_engine_exchange_t *exchange = run->op->exchange;
     const dp_collective_t collective = run->op->collective;
     uint64_t *manifest =
-        run->engine->issuing.manifests.host + (size_t)run->group->rank * run->manifest_words;
+        run->issuing->manifests.host + (size_t)run->group->rank * run->manifest_words;
     const int is_root = run->op->root == run->group->rank;
     const int sends =
         is_root || (collective != DP_COLLECTIVE_SCATTER && collective != DP_COLLECTIVE_SCATTERV &&
@@ -111,25 +112,24 @@ static void write_manifest(exchange_run_t *run)
  */
 static ncclResult_t swap_manifests(exchange_run_t *run)
 {
-    dp_nccl_engine_t *engine = run->engine;
     const int self = run->group->rank;
     const int other = run->op->root == self ? run->op->peer : run->op->root;
-    uint64_t *manifests = engine->issuing.manifests.device;
+    uint64_t *manifests = run->issuing->manifests.device;
     ncclComm_t comm = run->group->comm;
     ncclResult_t result;
     ncclResult_t end;
 
     if (run->op->collective != DP_COLLECTIVE_SEND) {
         return ncclAllGather(manifests + (size_t)self * run->manifest_words, manifests,
-                             run->manifest_words, ncclUint64, comm, engine->issuing.side);
+                             run->manifest_words, ncclUint64, comm, run->issuing->side);
     }
     result = ncclGroupStart();
     if (result != ncclSuccess) return result;
     result = ncclSend(manifests + (size_t)self * run->manifest_words, run->manifest_words,
-                      ncclUint64, other, comm, engine->issuing.side);
+                      ncclUint64, other, comm, run->issuing->side);
     if (result == ncclSuccess) {
         result = ncclRecv(manifests + (size_t)other * run->manifest_words, run->manifest_words,
-                          ncclUint64, other, comm, engine->issuing.side);
+                          ncclUint64, other, comm, run->issuing->side);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -138,13 +138,12 @@ static ncclResult_t swap_manifests(exchange_run_t *run)
 /* Both are allocated before the old ones go, so a failure leaves the engine's as they were. */
 static dp_status_t reserve_manifests(exchange_run_t *run)
 {
-    dp_nccl_engine_t *engine = run->engine;
     const size_t words = run->manifest_words * (size_t)run->group->size;
     void *manifests = NULL;
     void *device_manifests = NULL;
     dp_status_t status;
 
-    if (words <= engine->issuing.manifests.words) return DP_OK;
+    if (words <= run->issuing->manifests.words) return DP_OK;
     status = DP_NCCL_CUDA(cudaMallocHost(&manifests, words * sizeof(uint64_t)), run->error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(cudaMalloc(&device_manifests, words * sizeof(uint64_t)), run->error);
@@ -155,11 +154,11 @@ static dp_status_t reserve_manifests(exchange_run_t *run)
     }
     /* Operations that used them are over: they were waited for. More ranks than make_memory()
      * counts with are the only ones that free memory here. */
-    cudaFreeHost(engine->issuing.manifests.host);
-    cudaFree(engine->issuing.manifests.device);
-    engine->issuing.manifests.host = manifests;
-    engine->issuing.manifests.device = device_manifests;
-    engine->issuing.manifests.words = words;
+    cudaFreeHost(run->issuing->manifests.host);
+    cudaFree(run->issuing->manifests.device);
+    run->issuing->manifests.host = manifests;
+    run->issuing->manifests.device = device_manifests;
+    run->issuing->manifests.words = words;
     return DP_OK;
 }
 
@@ -172,24 +171,24 @@ static dp_status_t learn_manifests(exchange_run_t *run)
 
     if (status != DP_OK) return status;
     write_manifest(run);
-    status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.manifests.device + at,
-                                          engine->issuing.manifests.host + at, manifest_bytes,
-                                          cudaMemcpyHostToDevice, engine->issuing.side),
+    status = DP_NCCL_CUDA(cudaMemcpyAsync(run->issuing->manifests.device + at,
+                                          run->issuing->manifests.host + at, manifest_bytes,
+                                          cudaMemcpyHostToDevice, run->issuing->side),
                           run->error);
     if (status == DP_OK) status = DP_NCCL_CALL(run->group, swap_manifests(run), run->error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMemcpyAsync(engine->issuing.manifests.host,
-                                              engine->issuing.manifests.device,
+        status = DP_NCCL_CUDA(cudaMemcpyAsync(run->issuing->manifests.host,
+                                              run->issuing->manifests.device,
                                               manifest_bytes * (size_t)run->group->size,
-                                              cudaMemcpyDeviceToHost, engine->issuing.side),
+                                              cudaMemcpyDeviceToHost, run->issuing->side),
                               run->error);
     }
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaEventRecord(engine->issuing.manifests.came, engine->issuing.side),
+        status = DP_NCCL_CUDA(cudaEventRecord(run->issuing->manifests.came, run->issuing->side),
                               run->error);
     }
     if (status != DP_OK) return status;
-    return dp_nccl_await_event(engine, engine->issuing.manifests.came, engine->limits.operation_ns,
+    return dp_nccl_await_event(engine, run->issuing->manifests.came, engine->limits.operation_ns,
                                run->task, run->error);
 }
 
@@ -287,6 +286,7 @@ dp_status_t dp_nccl_issue_exchange(dp_nccl_task_t *task, cudaStream_t stream, dp
     const int is_alike =
         collective != DP_COLLECTIVE_SCATTERV && collective != DP_COLLECTIVE_ALLTOALLV;
     exchange_run_t run = {.engine = task->engine,
+                          .issuing = dp_nccl_issuing_of(task->engine, task->op->lane),
                           .task = task,
                           .group = group,
                           .op = task->op,

@@ -23,19 +23,18 @@
  * given back. */
 static dp_status_t add_handle(dp_nccl_range_t *range, dp_nccl_group_t *group, dp_error_t *error)
 {
-    dp_nccl_engine_t *engine = group->engine;
     dp_nccl_handle_t *grown;
     void *handle = NULL;
     dp_status_t status;
 
-    if (!engine->memory.registers) return DP_OK;
+    if (!group->engine->memory.registers) return DP_OK;
     grown = realloc(range->handles, (range->handle_count + 1) * sizeof(*range->handles));
     if (grown == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
     range->handles = grown;
-    pthread_mutex_lock(&engine->issue_lock);
+    pthread_mutex_lock(&group->issue_lock);
     status = DP_NCCL_CALL(group, ncclCommRegister(group->comm, range->base, range->bytes, &handle),
                           error);
-    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_unlock(&group->issue_lock);
     if (status != DP_OK) return status;
     range->handles[range->handle_count++] = (dp_nccl_handle_t){group, handle};
     return DP_OK;
@@ -47,10 +46,10 @@ static void drop_handle(dp_nccl_engine_t *engine, const dp_nccl_handle_t *handle
     dp_error_t error = {DP_OK, ""};
     dp_status_t status;
 
-    pthread_mutex_lock(&engine->issue_lock);
+    pthread_mutex_lock(&handle->group->issue_lock);
     status = DP_NCCL_CALL(handle->group, ncclCommDeregister(handle->group->comm, handle->handle),
                           &error);
-    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_unlock(&handle->group->issue_lock);
     if (status != DP_OK && status != DP_ERR_ABORTED) {
         dp_log_debug(engine->log, "nccl: a range stays registered: %s", error.text);
     }

@@ -22,7 +22,7 @@
  * memory is pinned and mapped, so that reading needs no call into CUDA (watch.c says why that
  * matters). Pages are never given back before the end: a kernel of an aborted operation may write
  * its flag late. */
-static dp_status_t add_page(dp_nccl_engine_t *engine)
+static dp_status_t add_page(dp_nccl_issuing_t *issuing)
 {
     dp_nccl_page_t *page = calloc(1, sizeof(*page));
 
@@ -33,33 +33,34 @@ static dp_status_t add_page(dp_nccl_engine_t *engine)
         free(page);
         return DP_ERR_NO_MEMORY;
     }
-    page->next = engine->issuing.pages;
-    engine->issuing.pages = page;
+    page->next = issuing->pages;
+    issuing->pages = page;
     return DP_OK;
 }
 
-static void free_pages(dp_nccl_engine_t *engine)
+static void free_pages(dp_nccl_issuing_t *issuing)
 {
-    while (engine->issuing.pages != NULL) {
-        dp_nccl_page_t *page = engine->issuing.pages;
+    while (issuing->pages != NULL) {
+        dp_nccl_page_t *page = issuing->pages;
 
-        engine->issuing.pages = page->next;
+        issuing->pages = page->next;
         cudaFreeHost(page->flags);
         free(page);
     }
 }
 
-static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine)
+static dp_nccl_task_t *make_task(dp_nccl_engine_t *engine, dp_lane_t lane)
 {
+    dp_nccl_issuing_t *issuing = dp_nccl_issuing_of(engine, lane);
     dp_nccl_task_t *task = calloc(1, sizeof(*task));
 
     if (task == NULL) return NULL;
-    if (engine->issuing.pages->used == DP_NCCL_PAGE && add_page(engine) != DP_OK) {
+    if (issuing->pages->used == DP_NCCL_PAGE && add_page(issuing) != DP_OK) {
         free(task);
         return NULL;
     }
     task->engine = engine;
-    task->begun = &engine->issuing.pages->flags[engine->issuing.pages->used++];
+    task->begun = &issuing->pages->flags[issuing->pages->used++];
     return task;
 }
 
@@ -69,6 +70,9 @@ static dp_nccl_group_t *group_of(const dp_nccl_engine_t *engine, const dp_engine
     dp_nccl_group_t *group =
         op->group != NULL ? (dp_nccl_group_t *)(void *)op->group : engine->world;
 
+    /* An ordered group's other operations, those by which it is made and ended, are over before its
+     * own begin, and begin after those. */
+    if (op->lane >= DP_LANE_ORDERED) return op->group != NULL ? group : engine->ordered;
     if (op->lane == DP_LANE_MAIN) return group;
     DP_ASSERT(group->gathers != NULL); /* dp_nccl_open_gather_lane() came before */
     return group->gathers;
@@ -84,7 +88,7 @@ static dp_nccl_task_t *acquire_task(dp_nccl_engine_t *engine, dp_engine_op_t *op
     task = engine->spare_tasks;
     if (task != NULL) engine->spare_tasks = task->next;
     pthread_mutex_unlock(&engine->lock);
-    if (task == NULL) task = make_task(engine);
+    if (task == NULL) task = make_task(engine, op->lane);
     if (task == NULL) return NULL;
     task->op = op;
     task->group = group_of(engine, op);
@@ -163,22 +167,24 @@ static uint64_t wire_bytes(const dp_nccl_task_t *task)
     return elements * dp_dtype_bytes(op->dtype);
 }
 
-/* issue_lock is held for all calls of one operation. The keeper takes it for each of its own, so
- * these come before or behind an operation and never between its parts. */
+/* The group's issue_lock is held for all calls of one operation. The keeper takes it for each of
+ * its own, so these come before or behind an operation and never between its parts. An ordered lane
+ * does not wait for the keeper: its group's communicator is there, and where all ranks keep the
+ * program's order, what this one has issued ends whatever the keepers wait for. */
 static dp_status_t issue_operation(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t *error)
 {
-    dp_nccl_engine_t *engine = task->engine;
     dp_engine_op_t *op = task->op;
-    dp_status_t status = dp_nccl_await_keeper(task->group, error);
+    dp_status_t status =
+        op->lane >= DP_LANE_ORDERED ? DP_OK : dp_nccl_await_keeper(task->group, error);
 
     if (status != DP_OK) return status;
     if (op->wire == DP_WIRE_FP16 || op->wire == DP_WIRE_BF16) {
         return dp_error_set(error, DP_ERR_INVALID, "a wire of another type than the elements");
     }
-    pthread_mutex_lock(&engine->issue_lock);
+    pthread_mutex_lock(&task->group->issue_lock);
     status = op->exchange != NULL ? dp_nccl_issue_exchange(task, stream, error)
                                   : dp_nccl_issue(task, stream, error);
-    pthread_mutex_unlock(&engine->issue_lock);
+    pthread_mutex_unlock(&task->group->issue_lock);
     return status;
 }
 
@@ -229,6 +235,22 @@ static dp_status_t nccl_enqueue(dp_engine_t *self, dp_stream_t *stream, dp_work_
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
+static void free_issuing(dp_nccl_issuing_t *issuing)
+{
+    free_pages(issuing);
+    if (issuing->scratch.pool != NULL) cudaMemPoolDestroy(issuing->scratch.pool);
+    if (issuing->side != NULL) cudaStreamDestroy(issuing->side);
+    if (issuing->manifests.came != NULL) cudaEventDestroy(issuing->manifests.came);
+    if (issuing->manifests.host != NULL) cudaFreeHost(issuing->manifests.host);
+    if (issuing->manifests.device != NULL) cudaFree(issuing->manifests.device);
+    if (issuing->barrier != NULL) cudaFree(issuing->barrier);
+    free(issuing->pieces.sources);
+    free(issuing->pieces.outputs);
+    free(issuing->pieces.strides);
+    free(issuing->pieces.inputs);
+    free(issuing->scratch.list);
+}
+
 /* The threads end the communicators, so they go first; memory was known to communicators, so it
  * goes behind them; locks and pinned flags last. Also of an engine that was made in part. */
 static void nccl_destroy(dp_engine_t *self)
@@ -251,25 +273,14 @@ static void nccl_destroy(dp_engine_t *self)
         engine->spare_tasks = task->next;
         free(task);
     }
-    free_pages(engine);
-    if (engine->issuing.scratch.pool != NULL) cudaMemPoolDestroy(engine->issuing.scratch.pool);
-    if (engine->issuing.side != NULL) cudaStreamDestroy(engine->issuing.side);
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        free_issuing(&engine->issuing[i]);
     if (engine->memory.zeroing != NULL) cudaStreamDestroy(engine->memory.zeroing);
-    if (engine->issuing.manifests.came != NULL) cudaEventDestroy(engine->issuing.manifests.came);
     if (engine->making.id != NULL) cudaFreeHost(engine->making.id);
-    if (engine->issuing.manifests.host != NULL) cudaFreeHost(engine->issuing.manifests.host);
     if (engine->making.device_id != NULL) cudaFree(engine->making.device_id);
-    if (engine->issuing.manifests.device != NULL) cudaFree(engine->issuing.manifests.device);
-    if (engine->issuing.barrier != NULL) cudaFree(engine->issuing.barrier);
-    free(engine->issuing.pieces.sources);
-    free(engine->issuing.pieces.outputs);
-    free(engine->issuing.pieces.strides);
-    free(engine->issuing.pieces.inputs);
-    free(engine->issuing.scratch.list);
     pthread_cond_destroy(&engine->change);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->call_lock);
-    pthread_mutex_destroy(&engine->issue_lock);
     pthread_mutex_destroy(&engine->memory.lock);
     free(engine);
 }
@@ -279,24 +290,8 @@ static void nccl_abort(dp_engine_t *self, dp_status_t status, const char *text)
     dp_nccl_stop(dp_nccl_of(self), status, text);
 }
 
-static const dp_engine_ops_t nccl_ops = {
-    .name = "nccl",
-    .compresses = 0,
-    .alloc = dp_nccl_alloc,
-    .free = dp_nccl_free,
-    .owns = dp_nccl_owns,
-    .adopt = dp_nccl_adopt,
-    .disown = dp_nccl_disown,
-    .group_create = dp_nccl_group_create,
-    .open_gather_lane = dp_nccl_open_gather_lane,
-    .group_destroy = dp_nccl_group_destroy,
-    .enqueue = nccl_enqueue,
-    .abort = nccl_abort,
-    .destroy = nccl_destroy,
-};
-
-/* The object only; dp_nccl_connect_world() makes its communicator. */
-static dp_status_t make_world(dp_nccl_engine_t *engine, dp_error_t *error)
+/* The objects only; dp_nccl_connect_world() makes the communicators. */
+static dp_status_t make_world(dp_nccl_engine_t *engine, dp_nccl_group_t **out, dp_error_t *error)
 {
     int *ranks = calloc((size_t)engine->size, sizeof(*ranks));
     const dp_engine_members_t members = {.ranks = ranks, .count = engine->size, .name = "world"};
@@ -305,7 +300,7 @@ static dp_status_t make_world(dp_nccl_engine_t *engine, dp_error_t *error)
     if (ranks == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
     for (int i = 0; i < engine->size; i++)
         ranks[i] = i;
-    status = dp_nccl_group_make(engine, &members, &engine->world, error);
+    status = dp_nccl_group_make(engine, &members, out, error);
     free(ranks);
     return status;
 }
@@ -317,7 +312,7 @@ static dp_status_t make_stream(cudaStream_t *stream, dp_error_t *error)
 
 /* Scratch of operations. The device's own pool gives memory back to the driver whenever somebody
  * waits for the device, and it is the program's to tune; this one keeps what it has. */
-static void make_pool(dp_nccl_engine_t *engine)
+static void make_pool(const dp_nccl_engine_t *engine, dp_nccl_issuing_t *issuing)
 {
     const struct cudaMemPoolProps wanted = {
         .allocType = cudaMemAllocationTypePinned,
@@ -325,11 +320,11 @@ static void make_pool(dp_nccl_engine_t *engine)
         .location = {.type = cudaMemLocationTypeDevice, .id = engine->gpu}};
     uint64_t all = UINT64_MAX;
 
-    if (cudaMemPoolCreate(&engine->issuing.scratch.pool, &wanted) != cudaSuccess) {
+    if (cudaMemPoolCreate(&issuing->scratch.pool, &wanted) != cudaSuccess) {
         (void)cudaGetLastError(); /* the device's pool will do, or the operation says why not */
-        engine->issuing.scratch.pool = NULL;
-    } else if (cudaMemPoolSetAttribute(engine->issuing.scratch.pool,
-                                       cudaMemPoolAttrReleaseThreshold, &all) != cudaSuccess) {
+        issuing->scratch.pool = NULL;
+    } else if (cudaMemPoolSetAttribute(issuing->scratch.pool, cudaMemPoolAttrReleaseThreshold,
+                                       &all) != cudaSuccess) {
         (void)cudaGetLastError(); /* only slower */
     }
 }
@@ -338,47 +333,83 @@ static void make_pool(dp_nccl_engine_t *engine)
  * of MANIFESTS_AT_ONCE ranks find room from the beginning, so that nothing is allocated, let alone
  * freed, while the device is at work: CUDA may wait for all of it, also for what waits for this
  * thread. */
-static dp_status_t make_memory(dp_nccl_engine_t *engine, dp_error_t *error)
+static dp_status_t make_issuing(dp_nccl_engine_t *engine, dp_lane_t lane, dp_error_t *error)
 {
     enum { MANIFESTS_AT_ONCE = 512 };
     const size_t size = (size_t)engine->size;
-    dp_status_t status = add_page(engine);
+    dp_nccl_issuing_t *issuing = &engine->issuing[lane];
+    dp_status_t status = make_stream(&issuing->side, error);
 
+    if (status != DP_OK) return status;
+    status = add_page(issuing);
     if (status != DP_OK) return dp_error_set(error, status, "nccl: no pinned memory");
-    make_pool(engine);
-    engine->issuing.manifests.words = size * (3 + dp_min(size, MANIFESTS_AT_ONCE));
-    status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->making.id, sizeof(*engine->making.id)),
+    issuing->pieces.inputs = calloc(size, sizeof(*issuing->pieces.inputs));
+    if (issuing->pieces.inputs == NULL)
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
+    make_pool(engine, issuing);
+    issuing->manifests.words = size * (3 + dp_min(size, MANIFESTS_AT_ONCE));
+    status = DP_NCCL_CUDA(cudaMallocHost((void **)&issuing->manifests.host,
+                                         issuing->manifests.words * sizeof(uint64_t)),
                           error);
     if (status == DP_OK) {
-        status = DP_NCCL_CUDA(
-            cudaMalloc((void **)&engine->making.device_id, sizeof(*engine->making.device_id)),
-            error);
-    }
-    if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMallocHost((void **)&engine->issuing.manifests.host,
-                                             engine->issuing.manifests.words * sizeof(uint64_t)),
+        status = DP_NCCL_CUDA(cudaMalloc((void **)&issuing->manifests.device,
+                                         issuing->manifests.words * sizeof(uint64_t)),
                               error);
     }
-    if (status == DP_OK) {
-        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.manifests.device,
-                                         engine->issuing.manifests.words * sizeof(uint64_t)),
-                              error);
-    }
-    if (status == DP_OK)
-        status = DP_NCCL_CUDA(cudaMalloc((void **)&engine->issuing.barrier, 256), error);
+    if (status == DP_OK) status = DP_NCCL_CUDA(cudaMalloc((void **)&issuing->barrier, 256), error);
     if (status == DP_OK) { /* our streams do not wait for the default one */
-        status = DP_NCCL_CUDA(
-            cudaMemsetAsync(engine->issuing.barrier, 0, 256, engine->memory.zeroing), error);
+        status =
+            DP_NCCL_CUDA(cudaMemsetAsync(issuing->barrier, 0, 256, engine->memory.zeroing), error);
     }
     if (status == DP_OK)
         status = DP_NCCL_CUDA(cudaStreamSynchronize(engine->memory.zeroing), error);
     if (status == DP_OK) {
         status = DP_NCCL_CUDA(
-            cudaEventCreateWithFlags(&engine->issuing.manifests.came, cudaEventDisableTiming),
-            error);
+            cudaEventCreateWithFlags(&issuing->manifests.came, cudaEventDisableTiming), error);
     }
     return status;
 }
+
+/* For the ids of communicators. */
+static dp_status_t make_making(dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    const dp_status_t status = DP_NCCL_CUDA(
+        cudaMallocHost((void **)&engine->making.id, sizeof(*engine->making.id)), error);
+
+    if (status != DP_OK) return status;
+    return DP_NCCL_CUDA(
+        cudaMalloc((void **)&engine->making.device_id, sizeof(*engine->making.device_id)), error);
+}
+
+/* A group's communicator is there, so no rank needs to know more of the others. */
+static dp_status_t nccl_lane_open(dp_engine_t *self, dp_lane_t lane, const void **address,
+                                  size_t *bytes, dp_error_t *error)
+{
+    dp_nccl_engine_t *engine = dp_nccl_of(self);
+    const dp_status_t status = engine->device->ops->enter(engine->device, NULL);
+
+    *address = NULL;
+    *bytes = 0;
+    if (status != DP_OK || engine->issuing[lane].side != NULL) return status;
+    return make_issuing(engine, lane, error);
+}
+
+static const dp_engine_ops_t nccl_ops = {
+    .name = "nccl",
+    .compresses = 0,
+    .alloc = dp_nccl_alloc,
+    .free = dp_nccl_free,
+    .owns = dp_nccl_owns,
+    .adopt = dp_nccl_adopt,
+    .disown = dp_nccl_disown,
+    .group_create = dp_nccl_group_create,
+    .lane_open = nccl_lane_open,
+    .open_gather_lane = dp_nccl_open_gather_lane,
+    .group_destroy = dp_nccl_group_destroy,
+    .enqueue = nccl_enqueue,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};
 
 static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *config,
                                dp_error_t *error)
@@ -392,15 +423,15 @@ static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *conf
     /* Groups and lanes share the GPU: on all ranks their kernels start in the order they are issued
      * in, and may then run beside each other. */
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    engine->issuing.pieces.inputs =
-        calloc((size_t)engine->size, sizeof(*engine->issuing.pieces.inputs));
-    if (engine->issuing.pieces.inputs == NULL)
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "nccl: no memory");
-    status = make_world(engine, error);
+    status = make_world(engine, &engine->world, error);
+    if (status == DP_OK && config->order == DP_CONFIG_ORDER_PROGRAM) {
+        status = make_world(engine, &engine->ordered, error);
+        engine->groups = engine->ordered; /* it ends with the groups */
+    }
     if (status == DP_OK) status = DP_NCCL_CUDA(cudaGetDevice(&engine->gpu), error);
-    if (status == DP_OK) status = make_stream(&engine->issuing.side, error);
     if (status == DP_OK) status = make_stream(&engine->memory.zeroing, error);
-    if (status == DP_OK) status = make_memory(engine, error);
+    if (status == DP_OK) status = make_issuing(engine, DP_LANE_MAIN, error);
+    if (status == DP_OK) status = make_making(engine, error);
     if (status == DP_OK) status = dp_nccl_connect_world(engine, deadline_ns, error);
     if (status == DP_OK) status = dp_nccl_threads_start(engine, error);
     if (status != DP_OK) return status;
@@ -417,7 +448,6 @@ static void init_locks(dp_nccl_engine_t *engine)
 
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->call_lock, NULL);
-    pthread_mutex_init(&engine->issue_lock, NULL);
     pthread_mutex_init(&engine->memory.lock, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

@@ -2,8 +2,9 @@
  * nccl_internal.h - what the files of the NCCL engine share.
  *
  * Threads:
- *   launch      issues operations; holds issue_lock until NCCL has taken one, which may need other
- *               ranks to come to it
+ *   launch      one for the main and the gather lane, one for each ordered lane: issues
+ *               operations; holds the group's issue_lock until NCCL has taken one, which may
+ *               need other ranks to come to it
  *   keeper      makes and ends communicators, one after the other; aborts them
  *   watcher     looks for errors, for deadlines, and for an abort that does not come to an end
  *   completion  the device's; ends operations
@@ -39,12 +40,14 @@ typedef enum dp_nccl_state {
 struct dp_nccl_group {
     dp_nccl_engine_t *engine;
     uint32_t uid;
-    int rank, size;     /* in the group */
-    int *ranks;         /* [size] of the world */
-    char name[64];      /* what NCCL calls it */
-    char title[80];     /* " of group 'x'", "" for the world */
-    uint64_t settle_ns; /* longest a call may be in progress; 0: no limit */
-    ncclComm_t comm;    /* guarded by call_lock */
+    int rank, size;             /* in the group */
+    int *ranks;                 /* [size] of the world */
+    char name[64];              /* what NCCL calls it */
+    char title[80];             /* " of group 'x'", "" for the world */
+    uint64_t settle_ns;         /* longest a call may be in progress; 0: no limit */
+    pthread_mutex_t issue_lock; /* whoever issues something on its communicator and waits until NCCL
+                                   has taken it */
+    ncclComm_t comm;            /* guarded by call_lock */
     /* guarded by the engine's lock */
     dp_nccl_state_t state;
     int in_flight; /* operations */
@@ -151,8 +154,8 @@ typedef struct dp_nccl_scratch {
     size_t count, room;
 } dp_nccl_scratch_t;
 
-/* State for issuing operations. Only the issuing thread uses it: the launch thread, and before and
- * after that one the thread that creates and destroys the engine. */
+/* State for issuing operations. Only the issuing thread uses it: the launch thread of the main and
+ * the gather lane, or of an ordered lane; before and after that one the thread that makes it. */
 typedef struct dp_nccl_issuing {
     cudaStream_t side;     /* ids of groups, and manifests of exchanges */
     dp_nccl_page_t *pages; /* the one with room first */
@@ -182,8 +185,9 @@ struct dp_nccl_engine {
     int rank, size, gpu, max_ctas;
     dp_nccl_limits_t limits;
     dp_nccl_group_t *world;
-    pthread_mutex_t issue_lock; /* whoever issues something and waits until NCCL has taken it */
-    pthread_mutex_t call_lock;  /* inside of it, for the time of one call into NCCL */
+    dp_nccl_group_t *ordered; /* the same ranks, for the operations of an ordered world; or NULL */
+    pthread_mutex_t
+        call_lock; /* inside of a group's issue_lock, for the time of one call into NCCL */
     pthread_mutex_t lock;
     pthread_cond_t change; /* of what lock guards */
     /* guarded by lock */
@@ -194,9 +198,14 @@ struct dp_nccl_engine {
     dp_nccl_abort_t abort;
     dp_nccl_threads_t threads; /* the thread that creates and destroys the engine */
     dp_nccl_memory_t memory;
-    dp_nccl_issuing_t issuing;
-    dp_nccl_making_t making; /* says which thread writes what */
+    dp_nccl_issuing_t issuing[DP_LANE_COUNT]; /* the gather lane uses the main one's */
+    dp_nccl_making_t making;                  /* says which thread writes what */
 };
+
+static inline dp_nccl_issuing_t *dp_nccl_issuing_of(dp_nccl_engine_t *engine, dp_lane_t lane)
+{
+    return &engine->issuing[lane < DP_LANE_ORDERED ? DP_LANE_MAIN : lane];
+}
 
 static inline dp_nccl_engine_t *dp_nccl_of(dp_engine_t *engine)
 {

@@ -1,6 +1,6 @@
 /*
  * run.c - what each collective of pieces becomes in calls of NCCL. Called by the launch thread,
- * with issue_lock held.
+ * with the group's issue_lock held.
  *
  * Sums and products are NCCL's own, ring or tree. Types that NCCL lacks (16-bit integers, bool),
  * and operations that it computes otherwise than dp.h promises (in min and max of floats it loses a
@@ -20,6 +20,7 @@
 
 typedef struct run {
     dp_nccl_engine_t *engine;
+    dp_nccl_issuing_t *issuing;
     dp_nccl_group_t *group;
     const dp_engine_op_t *op;
     cudaStream_t stream;
@@ -106,33 +107,30 @@ static int find_reduction(nccl_run_t *run)
  * order, so no call waits for the device. */
 static dp_status_t take_scratch(nccl_run_t *run, size_t bytes, void **memory)
 {
-    dp_nccl_engine_t *engine = run->engine;
     dp_status_t status;
 
-    if (engine->issuing.scratch.count == engine->issuing.scratch.room) {
-        const size_t room = 2 * engine->issuing.scratch.room + 8;
-        void **grown = realloc(engine->issuing.scratch.list, room * sizeof(*grown));
+    if (run->issuing->scratch.count == run->issuing->scratch.room) {
+        const size_t room = 2 * run->issuing->scratch.room + 8;
+        void **grown = realloc(run->issuing->scratch.list, room * sizeof(*grown));
 
         if (grown == NULL) return dp_error_set(run->error, DP_ERR_NO_MEMORY, "no memory");
-        engine->issuing.scratch.list = grown;
-        engine->issuing.scratch.room = room;
+        run->issuing->scratch.list = grown;
+        run->issuing->scratch.room = room;
     }
     bytes = dp_max(bytes, 1);
     status = DP_NCCL_CUDA(
-        engine->issuing.scratch.pool != NULL
-            ? cudaMallocFromPoolAsync(memory, bytes, engine->issuing.scratch.pool, run->stream)
+        run->issuing->scratch.pool != NULL
+            ? cudaMallocFromPoolAsync(memory, bytes, run->issuing->scratch.pool, run->stream)
             : cudaMallocAsync(memory, bytes, run->stream),
         run->error);
-    if (status == DP_OK) engine->issuing.scratch.list[engine->issuing.scratch.count++] = *memory;
+    if (status == DP_OK) run->issuing->scratch.list[run->issuing->scratch.count++] = *memory;
     return status;
 }
 
 static void release_scratch(nccl_run_t *run)
 {
-    dp_nccl_engine_t *engine = run->engine;
-
-    while (engine->issuing.scratch.count > 0)
-        cudaFreeAsync(engine->issuing.scratch.list[--engine->issuing.scratch.count], run->stream);
+    while (run->issuing->scratch.count > 0)
+        cudaFreeAsync(run->issuing->scratch.list[--run->issuing->scratch.count], run->stream);
 }
 
 /* Elements between integers' sum and average. */
@@ -273,7 +271,7 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
     const char *begin = joined->in;
 
     if (!run->op->is_packed || joined->in != joined->out ||
-        run->engine->issuing.pieces.sources[i] != joined->in) {
+        run->issuing->pieces.sources[i] != joined->in) {
         return i;
     }
     for (size_t next = i + 1; next < run->op->piece_count; next++) {
@@ -281,7 +279,7 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
 
         if (pieces[next].count == 0) continue;
         if (pieces[next].in != pieces[next].out ||
-            run->engine->issuing.pieces.sources[next] != pieces[next].in ||
+            run->issuing->pieces.sources[next] != pieces[next].in ||
             (uintptr_t)pieces[next].in < (uintptr_t)begin + joined->count * run->elem_bytes ||
             gone > joined->count * run->elem_bytes + JOINED_GAP) {
             break;
@@ -296,7 +294,6 @@ static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *jo
  * together, as one kernel where it can. */
 static ncclResult_t reduce_pieces(nccl_run_t *run)
 {
-    const dp_nccl_engine_t *engine = run->engine;
     ncclResult_t result = ncclGroupStart();
     ncclResult_t end;
 
@@ -307,9 +304,9 @@ static ncclResult_t reduce_pieces(nccl_run_t *run)
 
         if (piece.count == 0) continue;
         i = join_pieces(run, i, &piece);
-        result = reduce_piece(run, &piece, engine->issuing.pieces.sources[first],
-                              engine->issuing.pieces.strides[first],
-                              engine->issuing.pieces.outputs[first]);
+        result =
+            reduce_piece(run, &piece, run->issuing->pieces.sources[first],
+                         run->issuing->pieces.strides[first], run->issuing->pieces.outputs[first]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -325,7 +322,6 @@ static int ends_here(const nccl_run_t *run, const dp_engine_piece_t *piece)
  * NCCL's reductions, scale and divide the results where they lie. */
 static dp_status_t run_reduction(nccl_run_t *run)
 {
-    dp_nccl_engine_t *engine = run->engine;
     const dp_engine_op_t *op = run->op;
     dp_status_t status = DP_OK;
 
@@ -333,11 +329,11 @@ static dp_status_t run_reduction(nccl_run_t *run)
         const dp_engine_piece_t *piece = &op->pieces[i];
 
         if (piece->count == 0) continue;
-        engine->issuing.pieces.outputs[i] = NULL;
-        status = prepare_source(run, piece, &engine->issuing.pieces.sources[i],
-                                &engine->issuing.pieces.strides[i]);
+        run->issuing->pieces.outputs[i] = NULL;
+        status = prepare_source(run, piece, &run->issuing->pieces.sources[i],
+                                &run->issuing->pieces.strides[i]);
         if (status == DP_OK && ends_here(run, piece)) {
-            status = output_of(run, piece, piece->count, &engine->issuing.pieces.outputs[i]);
+            status = output_of(run, piece, piece->count, &run->issuing->pieces.outputs[i]);
         }
     }
     if (status == DP_OK) {
@@ -473,7 +469,7 @@ static ncclResult_t gather_piece(nccl_run_t *run)
 static dp_status_t combine_received(nccl_run_t *run, const dp_engine_piece_t *piece,
                                     const char *own, size_t bytes, void *out)
 {
-    const void **inputs = run->engine->issuing.pieces.inputs;
+    const void **inputs = run->issuing->pieces.inputs;
 
     for (int i = 0; i < run->group->size; i++)
         inputs[i] = i == run->group->rank ? own : run->take + (size_t)i * bytes;
@@ -590,8 +586,7 @@ static ncclResult_t move_pieces(nccl_run_t *run)
     for (size_t i = 0; result == ncclSuccess && i < run->op->piece_count; i++) {
         const dp_engine_piece_t *piece = &run->op->pieces[i];
 
-        if (piece->count != 0)
-            result = move_piece(run, piece, run->engine->issuing.pieces.outputs[i]);
+        if (piece->count != 0) result = move_piece(run, piece, run->issuing->pieces.outputs[i]);
     }
     end = ncclGroupEnd();
     return result != ncclSuccess ? result : end;
@@ -607,7 +602,7 @@ static dp_status_t run_moves(nccl_run_t *run)
         const size_t rows = gathers ? (size_t)run->group->size * piece->stride : piece->count;
 
         if (piece->count != 0)
-            status = output_of(run, piece, rows, &run->engine->issuing.pieces.outputs[i]);
+            status = output_of(run, piece, rows, &run->issuing->pieces.outputs[i]);
     }
     return status == DP_OK ? DP_NCCL_CALL(run->group, move_pieces(run), run->error) : status;
 }
@@ -616,22 +611,22 @@ static dp_status_t run_moves(nccl_run_t *run)
 
 /* The arrays are the launch thread's and used again with each operation, so a steady state
  * allocates nothing. Their old contents are of no use: they are freed and not copied. */
-static dp_status_t reserve_pieces(dp_nccl_engine_t *engine, size_t pieces, dp_error_t *error)
+static dp_status_t reserve_pieces(dp_nccl_issuing_t *issuing, size_t pieces, dp_error_t *error)
 {
-    const size_t room = dp_max(2 * engine->issuing.pieces.room, pieces);
+    const size_t room = dp_max(2 * issuing->pieces.room, pieces);
 
-    if (pieces <= engine->issuing.pieces.room) return DP_OK;
-    free(engine->issuing.pieces.sources);
-    free(engine->issuing.pieces.outputs);
-    free(engine->issuing.pieces.strides);
-    engine->issuing.pieces.sources = calloc(room, sizeof(*engine->issuing.pieces.sources));
-    engine->issuing.pieces.outputs = calloc(room, sizeof(*engine->issuing.pieces.outputs));
-    engine->issuing.pieces.strides = calloc(room, sizeof(*engine->issuing.pieces.strides));
-    engine->issuing.pieces.room = room;
-    if (engine->issuing.pieces.sources != NULL && engine->issuing.pieces.outputs != NULL &&
-        engine->issuing.pieces.strides != NULL)
+    if (pieces <= issuing->pieces.room) return DP_OK;
+    free(issuing->pieces.sources);
+    free(issuing->pieces.outputs);
+    free(issuing->pieces.strides);
+    issuing->pieces.sources = calloc(room, sizeof(*issuing->pieces.sources));
+    issuing->pieces.outputs = calloc(room, sizeof(*issuing->pieces.outputs));
+    issuing->pieces.strides = calloc(room, sizeof(*issuing->pieces.strides));
+    issuing->pieces.room = room;
+    if (issuing->pieces.sources != NULL && issuing->pieces.outputs != NULL &&
+        issuing->pieces.strides != NULL)
         return DP_OK;
-    engine->issuing.pieces.room = 0;
+    issuing->pieces.room = 0;
     return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for %zu pieces", pieces);
 }
 
@@ -639,19 +634,20 @@ dp_status_t dp_nccl_issue(dp_nccl_task_t *task, cudaStream_t stream, dp_error_t 
 {
     dp_nccl_engine_t *engine = task->engine;
     nccl_run_t run = {.engine = engine,
+                      .issuing = dp_nccl_issuing_of(engine, task->op->lane),
                       .group = task->group,
                       .op = task->op,
                       .stream = stream,
                       .elem_bytes = dp_dtype_bytes(task->op->dtype),
                       .error = error};
-    dp_status_t status = reserve_pieces(engine, task->op->piece_count, error);
+    dp_status_t status = reserve_pieces(run.issuing, task->op->piece_count, error);
 
     if (status != DP_OK) return status;
     switch (task->op->collective) {
     case DP_COLLECTIVE_BARRIER:
         return DP_NCCL_CALL(run.group,
-                            ncclAllReduce(engine->issuing.barrier, engine->issuing.barrier, 1,
-                                          ncclUint8, ncclSum, run.group->comm, stream),
+                            ncclAllReduce(run.issuing->barrier, run.issuing->barrier, 1, ncclUint8,
+                                          ncclSum, run.group->comm, stream),
                             error);
     case DP_COLLECTIVE_BROADCAST:
     case DP_COLLECTIVE_ALLGATHER:
