@@ -66,12 +66,12 @@ typedef struct dp_loop_callbacks {
 } dp_loop_callbacks_t;
 
 /*
- * Data that neighbours compare beside the negotiation (order=program uses it, program.c). A digest
- * rides in each heartbeat. A rank that finds its neighbour's digest different sends its history,
+ * Data that neighbours compare beside the negotiation (of ordered groups, program.c). Digests ride
+ * in each heartbeat. A rank that finds its neighbour's digest different sends its history,
  * from which the neighbour can say what differs. `data` is what the matching write function wrote
  * on the other rank. Called by the thread that owns progress.
  */
-#define DP_LOOP_HEARTBEAT_DATA_MAX 64
+#define DP_LOOP_HEARTBEAT_DATA_MAX 256
 typedef struct dp_loop_peer_check {
     void *user;
     size_t (*write_heartbeat)(void *user, void *data, size_t room); /* returns the bytes written */

@@ -1,10 +1,10 @@
 /*
- * chain.h - the history of a rank's program as a chain of digests, and the first entry in which two
- * histories differ.
+ * chain.h - what a rank has submitted to an ordered group as a chain of digests, and the first
+ * entry in which two histories differ.
  *
- * Under order=program the ranks agree on nothing, so their programs must submit the same things in
- * the same order. Each entry's digest covers all entries before it: if two ranks have one digest at
- * one position, their programs were equal up to there.
+ * The ranks agree on nothing in an ordered group, so their programs must submit the same things to
+ * it in the same order. Each entry's digest covers all entries before it: if two ranks have one
+ * digest at one position, their programs were equal up to there.
  *
  *     position     1          2          3          4
  *     entry        act.0      act.1      a wait     act.2
@@ -31,7 +31,7 @@ typedef struct dp_chain_manner {
     float absmax;     /* where it decides how fp32 travels; else 0 */
 } dp_chain_manner_t;
 
-/* One submission to the world, or, without a name, a wait that ended a bucket. */
+/* One submission to the group, or, without a name, a wait that ended a bucket. */
 typedef struct dp_chain_link {
     uint64_t digest;  /* of this and all before it */
     const char *name; /* borrowed: as long as the chain */

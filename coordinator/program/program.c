@@ -1,17 +1,14 @@
 /*
- * program.c - order=program: every rank launches its operations in the order in which it submits
- * them, without asking the others.
+ * program.c - ordered groups: every rank launches a group's operations in the order in which it
+ * submits them, without asking the others.
  *
  * A group has one open bucket. It is closed when the next operation would make it larger than
  * DP_FUSION_BYTES or has to travel alone, behind an operation that says launch_now, and when the
- * program waits for something in it; nothing depends on time or on other ranks. The thread of the
- * program that submits or waits launches, under `lock`. Operations that are agreed on (program.h)
- * close all buckets; submissions behind one are postponed until it was launched.
+ * program waits for something in it; nothing depends on time, on other groups or on other ranks.
+ * The thread of the program that submits or waits launches, under `lock`. Groups know nothing of
+ * each other: each travels in a lane of its own (engine.h), so none waits for another.
  *
- *     submit ---> an agreement is pending? --yes--> postponed[] --- dp_program_agreed() ---+
- *                          | no                                                            |
- *                          v                                                               |
- *                   the group's open bucket <----------------------------------------------+
+ *     submit ---> the group's open bucket
  *                          | full, travels alone, launch_now, or is waited for
  *                          v
  *                   callbacks.launch(), in this thread
@@ -19,16 +16,17 @@
  * Ranks whose programs differ would sum the wrong tensors. There are two checks that cost no wait:
  * - Each launch has a digest of its content, which the engine compares before it touches another
  *   rank's memory. It rides in the arrival that the engine waits for anyway.
- * - Each heartbeat between neighbours in the tree carries the position and digest of a chain of all
- *   submissions to the world (chain.h). This finds what no engine operation can: ranks that wait in
- *   different operations, a rank that has finalized, an engine that cannot compare.
- * A rank that finds a difference by either check sends its neighbours its latest entries as text.
- * On any path of the tree between two ranks that differ there are neighbours that differ; they name
- * the first entry in which they do, and the world ends with that text.
+ * - Each heartbeat between neighbours in the tree carries, for each ordered group of the sender,
+ * the position and digest of a chain of all submissions to it (chain.h). Members compare, others
+ * skip it. This finds what no engine operation can: ranks that wait in different operations, a rank
+ *   that has finalized, an engine that cannot compare. It takes two members that are neighbours.
+ * A rank that finds a difference by either check sends its neighbours its latest entries in that
+ * group as text. On any path of the tree between two ranks of the world that differ there are
+ * neighbours that differ; they name the first entry in which they do, and the world ends with that
+ * text.
  *
  * Threads: those of the program (submit, wait), the thread that owns the coordinator's progress
- * (agreed, the heartbeat functions), and the data plane's (suspend). It must not know how data
- * moves.
+ * (the heartbeat functions), and the data plane's (suspend). It must not know how data moves.
  */
 #include "coordinator/program/program.h"
 
@@ -37,29 +35,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/program/chain.h"
 #include "fusion/plan.h"
 #include "kernels/kernels.h"
 
 #define BUCKET_TENSORS 4096 /* of one launch, at most */
 #define LAUNCHES                                                                                   \
     1000000000ull /* of a group; a launch's number is its group's times this, and more */
+#define GROUP_HEARTBEAT_BYTES (4 + DP_CHAIN_HEARTBEAT_BYTES) /* uid, chain */
 
 struct dp_program {
     dp_program_options_t options;
-    dp_loop_t *loop;         /* borrowed; written before the first submission */
-    dp_trace_track_t *track; /* guarded by lock, likewise all below */
+    dp_loop_t *loop; /* borrowed; written before the first submission */
     pthread_mutex_t lock;
-    dp_chain_t chain;
-    dp_program_bucket_t *open, **open_end; /* with something in them, oldest first */
-    int is_agreeing;          /* one request is being agreed on: what follows it is postponed */
-    uint64_t agreeing_ticket; /* of that request, as its memory may be another one's by now */
-    /* [postponed_count] of [postponed_room]; NULL: a wait for all before it */
-    dp_program_op_t **postponed;
-    size_t postponed_count, postponed_room;
+    /* guarded by lock */
+    dp_trace_track_t *track; /* NULL until a group is ordered */
+    dp_program_group_t *groups;
+    size_t next_told;           /* which of them the next heartbeat begins with */
+    uint32_t differing;         /* uid of the group whose history is sent */
     dp_launch_entry_t *entries; /* [entry_room] of the launch being made */
     size_t entry_room;
     dp_program_op_t *suspended; /* by next */
+    int is_final;               /* this rank submits nothing more */
     int is_stopped;
 };
 
@@ -146,31 +142,19 @@ static int reserve_launch_entries(dp_program_t *program, size_t count)
     return 1;
 }
 
-static void unlist_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
+/* Launches what is in a group's open bucket. Its memory is used again for the next one. */
+static void launch_bucket(dp_program_t *program, dp_program_group_t *group)
 {
-    dp_program_bucket_t **at = &program->open;
-
-    while (*at != bucket)
-        at = &(*at)->next;
-    *at = bucket->next;
-    if (*at == NULL) program->open_end = at;
-    bucket->next = NULL;
-}
-
-/* Launches what is in an open bucket. Its memory is used again for the next one. */
-static void launch_open_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
-{
-    const uint32_t uid = bucket->ops[0]->node->submission.group;
-    dp_output_t launch = {.kind = DP_OUTPUT_LAUNCH, .group = uid, .entry_count = bucket->count};
+    dp_output_t launch = {
+        .kind = DP_OUTPUT_LAUNCH, .group = group->uid, .entry_count = group->op_count};
     uint64_t digest;
 
-    unlist_bucket(program, bucket);
-    if (!reserve_launch_entries(program, bucket->count)) {
+    if (!reserve_launch_entries(program, group->op_count)) {
         fail_world(program);
         return;
     }
-    for (size_t i = 0; i < bucket->count; i++) {
-        const dp_submission_t *submission = &bucket->ops[i]->node->submission;
+    for (size_t i = 0; i < group->op_count; i++) {
+        const dp_submission_t *submission = group->ops[i]->submission;
 
         program->entries[i] = (dp_launch_entry_t){.request = submission->request,
                                                   .signature = submission->signature,
@@ -178,35 +162,24 @@ static void launch_open_bucket(dp_program_t *program, dp_program_bucket_t *bucke
                                                   .last_absmax = absmax_of(submission),
                                                   .in_place = submission->in_place};
     }
-    bucket->launches++;
-    launch.sequence = (uint64_t)uid * LAUNCHES + bucket->launches;
+    group->launches++;
+    launch.sequence = (uint64_t)group->uid * LAUNCHES + group->launches;
     launch.entries = program->entries;
     /* Never 0: that tells the engine that the ranks have agreed, and to compare nothing. */
-    digest = dp_kernel_hash(&bucket->launches, sizeof(bucket->launches), bucket->hash) | 1;
-    bucket->count = 0;
-    bucket->bytes = bucket->hash = 0;
+    digest = dp_kernel_hash(&group->launches, sizeof(group->launches), group->hash) | 1;
+    group->op_count = 0;
+    group->bytes = group->hash = 0;
     program->options.callbacks.launch(program->options.callbacks.user, &launch, digest,
                                       program->track);
 }
 
-/* The chain holds the world's submissions. */
-static int is_of_world(const dp_program_op_t *op)
-{
-    return op->node->submission.group == DP_GROUP_WORLD;
-}
-
 /* Launches a bucket because the program waits for it. Where programs wait decides how operations
  * are bundled, so a wait is an entry of the chain. */
-static void close_bucket(dp_program_t *program, dp_program_bucket_t *bucket)
+static void close_bucket(dp_program_t *program, dp_program_group_t *group)
 {
-    if (is_of_world(bucket->ops[0])) dp_chain_add_wait(&program->chain);
-    launch_open_bucket(program, bucket);
-}
-
-static void close_all_buckets(dp_program_t *program)
-{
-    while (program->open != NULL && !program->is_stopped)
-        close_bucket(program, program->open);
+    if (group->op_count == 0 || program->is_stopped) return;
+    dp_chain_add_wait(&group->chain);
+    launch_bucket(program, group);
 }
 
 /* Puts an operation into its group's open bucket. The bucket is launched first if it does not
@@ -214,76 +187,34 @@ static void close_all_buckets(dp_program_t *program)
  * equal on all ranks, or differs in the digests. */
 static void add_to_bucket(dp_program_t *program, dp_program_op_t *op)
 {
-    const dp_submission_t *submission = &op->node->submission;
+    const dp_submission_t *submission = op->submission;
     const dp_signature_t *signature = submission->signature;
     const dp_chain_manner_t manner = manner_of(submission);
     const int is_alone = dp_plan_is_alone(signature->collective);
     const size_t limit = program->options.fusion_bytes;
-    const uint64_t bytes = dp_program_bytes(signature, op->ranks);
+    dp_program_group_t *group = op->group;
+    const uint64_t bytes = dp_program_bytes(signature, group->size);
     const uint64_t hash = dp_chain_hash(submission->name, signature, &manner);
-    dp_program_bucket_t *bucket = op->bucket;
 
-    if (is_of_world(op)) dp_chain_add(&program->chain, hash, submission->name, signature, &manner);
-    if (bucket->count > 0 && (is_alone || bucket->count == BUCKET_TENSORS || bytes > limit ||
-                              bucket->bytes > limit - bytes))
-        launch_open_bucket(program, bucket);
+    dp_chain_add(&group->chain, hash, submission->name, signature, &manner);
+    if (group->op_count > 0 && (is_alone || group->op_count == BUCKET_TENSORS || bytes > limit ||
+                                group->bytes > limit - bytes))
+        launch_bucket(program, group);
     if (program->is_stopped) return;
-    if (bucket->count == bucket->room) {
+    if (group->op_count == group->op_room) {
         void *larger =
-            grow_array(bucket->ops, &bucket->room, bucket->count + 1, sizeof(dp_program_op_t *));
+            grow_array(group->ops, &group->op_room, group->op_count + 1, sizeof(dp_program_op_t *));
 
         if (larger == NULL) {
             fail_world(program);
             return;
         }
-        bucket->ops = larger;
+        group->ops = larger;
     }
-    if (bucket->count == 0) {
-        *program->open_end = bucket;
-        program->open_end = &bucket->next;
-    }
-    bucket->ops[bucket->count++] = op;
-    bucket->bytes += bytes > UINT64_MAX - bucket->bytes ? UINT64_MAX - bucket->bytes : bytes;
-    bucket->hash = dp_kernel_hash(&hash, sizeof(hash), bucket->hash);
-    if (is_alone || manner.launches_now || bucket->bytes >= limit)
-        launch_open_bucket(program, bucket);
-}
-
-/* op: NULL: a wait for all before it; two of these in a row are one. */
-static void postpone(dp_program_t *program, dp_program_op_t *op)
-{
-    const size_t count = program->postponed_count;
-
-    if (op == NULL && count > 0 && program->postponed[count - 1] == NULL) return;
-    if (program->postponed_count == program->postponed_room) {
-        void *larger = grow_array(program->postponed, &program->postponed_room,
-                                  program->postponed_count + 1, sizeof(dp_program_op_t *));
-
-        if (larger == NULL) {
-            fail_world(program);
-            return;
-        }
-        program->postponed = larger;
-    }
-    program->postponed[program->postponed_count++] = op;
-}
-
-/* An operation's turn in the program's order has come, and no agreement is pending. */
-static void place_op(dp_program_t *program, dp_program_op_t *op)
-{
-    dp_loop_node_t *node = op->node;
-
-    if (dp_program_kind(node->submission.signature->collective) == DP_PROGRAM_ORDERED) {
-        add_to_bucket(program, op);
-        return;
-    }
-    close_all_buckets(program);
-    if (program->is_stopped) return;
-    /* Set before the submission: it may be launched, and dp_program_agreed() wait for the lock, at
-     * once. */
-    program->is_agreeing = 1;
-    program->agreeing_ticket = op->ticket;
-    dp_loop_submit(program->loop, &node, 1, 0);
+    group->ops[group->op_count++] = op;
+    group->bytes += bytes > UINT64_MAX - group->bytes ? UINT64_MAX - group->bytes : bytes;
+    group->hash = dp_kernel_hash(&hash, sizeof(hash), group->hash);
+    if (is_alone || manner.launches_now || group->bytes >= limit) launch_bucket(program, group);
 }
 
 /* ---- The program's threads ------------------------------------------------------------------ */
@@ -291,49 +222,32 @@ static void place_op(dp_program_t *program, dp_program_op_t *op)
 void dp_program_submit(dp_program_t *program, dp_program_op_t *op)
 {
     pthread_mutex_lock(&program->lock);
-    if (program->is_stopped) {
-        /* the end of the world fails the request, if it has not yet */
-    } else if (program->is_agreeing) {
-        postpone(program, op);
-    } else {
-        place_op(program, op);
-    }
+    /* else the end of the world fails the request, if it has not yet */
+    if (!program->is_stopped) add_to_bucket(program, op);
     pthread_mutex_unlock(&program->lock);
 }
 
 static int is_pending(const dp_program_t *program, const dp_program_op_t *op)
 {
-    return program->options.callbacks.is_pending(op->node->submission.request);
+    return program->options.callbacks.is_pending(op->submission->request);
 }
 
 void dp_program_wait(dp_program_t *program, const dp_program_op_t *op)
 {
-    int is_mine;
-
     if (!is_pending(program, op)) return;
     pthread_mutex_lock(&program->lock);
-    /* 0: launched meanwhile, being agreed on, or never to be launched. */
-    is_mine = !program->is_stopped && is_pending(program, op) &&
-              !(program->is_agreeing && program->agreeing_ticket == op->ticket);
-    if (is_mine && program->is_agreeing) {
-        postpone(program, NULL);
-    } else if (is_mine && op->bucket->count > 0) {
-        close_bucket(program, op->bucket);
-    }
+    if (is_pending(program, op)) close_bucket(program, op->group);
     pthread_mutex_unlock(&program->lock);
 }
 
-void dp_program_wait_all(dp_program_t *program, dp_program_bucket_t *bucket)
+void dp_program_wait_all(dp_program_t *program, dp_program_group_t *group)
 {
     pthread_mutex_lock(&program->lock);
-    if (program->is_stopped) {
-        /* nothing is launched any more */
-    } else if (program->is_agreeing) {
-        postpone(program, NULL);
-    } else if (bucket == NULL) {
-        close_all_buckets(program);
-    } else if (bucket->count > 0) {
-        close_bucket(program, bucket);
+    if (group != NULL) {
+        close_bucket(program, group);
+    } else {
+        for (group = program->groups; group != NULL; group = group->next)
+            close_bucket(program, group);
     }
     pthread_mutex_unlock(&program->lock);
 }
@@ -342,35 +256,13 @@ void dp_program_leave(dp_program_t *program)
 {
     dp_program_wait_all(program, NULL);
     pthread_mutex_lock(&program->lock);
-    program->chain.is_final = 1;
+    program->is_final = 1;
+    for (dp_program_group_t *group = program->groups; group != NULL; group = group->next)
+        group->chain.is_final = 1;
     pthread_mutex_unlock(&program->lock);
 }
 
-/* ---- The coordinator and the data plane ----------------------------------------------------- */
-
-void dp_program_agreed(dp_program_t *program)
-{
-    size_t taken = 0;
-
-    pthread_mutex_lock(&program->lock);
-    program->is_agreeing = 0;
-    /* Up to the next operation that is agreed on; what follows it stays postponed. */
-    while (taken < program->postponed_count && !program->is_agreeing && !program->is_stopped) {
-        dp_program_op_t *next = program->postponed[taken++];
-
-        if (next == NULL) {
-            close_all_buckets(program);
-        } else {
-            place_op(program, next);
-        }
-    }
-    program->postponed_count -= taken;
-    if (program->postponed_count > 0) {
-        memmove(program->postponed, program->postponed + taken,
-                program->postponed_count * sizeof(dp_program_op_t *));
-    }
-    pthread_mutex_unlock(&program->lock);
-}
+/* ---- The data plane ------------------------------------------------------------------------- */
 
 int dp_program_suspend(dp_program_t *program, dp_program_op_t *op, dp_status_t status,
                        const char *text)
@@ -383,6 +275,7 @@ int dp_program_suspend(dp_program_t *program, dp_program_op_t *op, dp_status_t s
     if (is_suspended) {
         op->next = program->suspended;
         program->suspended = op;
+        program->differing = op->group->uid;
     }
     pthread_mutex_unlock(&program->lock);
     if (is_suspended) dp_loop_report_mismatch(program->loop, status, text);
@@ -396,28 +289,44 @@ void dp_program_stop(dp_program_t *program, dp_status_t status, const char *text
 
     pthread_mutex_lock(&program->lock);
     program->is_stopped = 1;
-    program->postponed_count = 0;
-    program->is_agreeing = 0;
     op = program->suspended;
     program->suspended = NULL;
     pthread_mutex_unlock(&program->lock);
     /* Without the lock: a failed request wakes threads that may call this module. */
     for (; op != NULL; op = next) {
         next = op->next; /* the request may be used again once it has failed */
-        callbacks->fail(callbacks->user, op->node->submission.request, status, text);
+        callbacks->fail(callbacks->user, op->submission->request, status, text);
     }
 }
 
 /* ---- Between neighbours --------------------------------------------------------------------- */
 
+static dp_program_group_t *find_group(const dp_program_t *program, uint32_t uid)
+{
+    dp_program_group_t *group = program->groups;
+
+    while (group != NULL && group->uid != uid)
+        group = group->next;
+    return group;
+}
+
+/* Of as many groups as find room; the next heartbeat begins with the first that found none. */
 static size_t write_heartbeat(void *user, void *data, size_t room)
 {
     dp_program_t *program = user;
+    const dp_program_group_t *group;
     dp_writer_t writer;
+    size_t count = 0;
 
     dp_writer_init(&writer, data, room);
     pthread_mutex_lock(&program->lock);
-    dp_chain_write_heartbeat(&program->chain, &writer);
+    for (group = program->groups; group != NULL; group = group->next, count++) {
+        if (count < program->next_told) continue;
+        if (writer.bytes + GROUP_HEARTBEAT_BYTES > room) break;
+        dp_write_u32(&writer, group->uid);
+        dp_chain_write_heartbeat(&group->chain, &writer);
+    }
+    program->next_told = group == NULL ? 0 : count;
     pthread_mutex_unlock(&program->lock);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -429,18 +338,31 @@ static const char *host_name_of(const dp_program_t *program, int rank)
     return topology->host_name[topology->node[rank]];
 }
 
-static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_t bytes, char *text,
-                                   size_t room)
+/* " of group 'x'"; nothing for the world. */
+static void describe_group(const dp_program_group_t *group, char *text, size_t room)
 {
-    dp_program_t *program = user;
-    char what[DP_CHAIN_WHAT_MAX];
+    text[0] = '\0';
+    if (group->uid != DP_GROUP_WORLD) snprintf(text, room, " of group '%.60s'", group->name);
+}
+
+/* What a neighbour says of one group. */
+static dp_status_t check_group(dp_program_t *program, int rank, dp_reader_t *reader, char *text,
+                               size_t room)
+{
+    const uint32_t uid = dp_read_u32(reader);
+    const dp_chain_t none = {.links =
+                                 NULL}; /* a group that this rank is not in: nothing is known */
+    char what[DP_CHAIN_WHAT_MAX], title[80] = "";
     uint64_t position = 0;
     dp_chain_verdict_t verdict;
-    dp_reader_t reader;
+    const dp_program_group_t *group;
 
-    dp_reader_init(&reader, data, bytes);
     pthread_mutex_lock(&program->lock);
-    verdict = dp_chain_check_heartbeat(&program->chain, &reader, what, &position);
+    group = find_group(program, uid);
+    verdict =
+        dp_chain_check_heartbeat(group == NULL ? &none : &group->chain, reader, what, &position);
+    if (group != NULL) describe_group(group, title, sizeof(title));
+    if (verdict == DP_CHAIN_DIFFERS) program->differing = uid;
     pthread_mutex_unlock(&program->lock);
     switch (verdict) {
     case DP_CHAIN_ALIKE:
@@ -449,27 +371,44 @@ static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_
         return DP_ERR_MISMATCH;
     case DP_CHAIN_LACKS:
         snprintf(text, room,
-                 "order=program: rank %d (%s) finalized before entry %llu of the program, which is "
-                 "%s on rank %d (%s)",
-                 rank, host_name_of(program, rank), (unsigned long long)position, what,
+                 "order=program: rank %d (%s) finalized before entry %llu of the program%s, which "
+                 "is %s on rank %d (%s)",
+                 rank, host_name_of(program, rank), (unsigned long long)position, title, what,
                  program->options.rank, host_name_of(program, program->options.rank));
         return DP_ERR_LEFT;
     case DP_CHAIN_BAD:
         break;
     }
-    snprintf(text, room, "rank %d (%s) sent a heartbeat that makes no sense (%zu bytes)", rank,
-             host_name_of(program, rank), bytes);
+    snprintf(text, room, "rank %d (%s) sent a heartbeat that makes no sense", rank,
+             host_name_of(program, rank));
     return DP_ERR_SYSTEM;
+}
+
+static dp_status_t check_heartbeat(void *user, int rank, const void *data, size_t bytes, char *text,
+                                   size_t room)
+{
+    dp_status_t status = DP_OK;
+    dp_reader_t reader;
+
+    dp_reader_init(&reader, data, bytes);
+    while (status == DP_OK && reader.at < bytes)
+        status = check_group(user, rank, &reader, text, room);
+    return status;
 }
 
 static size_t write_history(void *user, void *data, size_t room)
 {
     dp_program_t *program = user;
+    const dp_program_group_t *group;
     dp_writer_t writer;
 
     dp_writer_init(&writer, data, room);
     pthread_mutex_lock(&program->lock);
-    dp_chain_write_history(&program->chain, &writer);
+    group = find_group(program, program->differing);
+    if (group != NULL) {
+        dp_write_u32(&writer, group->uid);
+        dp_chain_write_history(&group->chain, &writer);
+    }
     pthread_mutex_unlock(&program->lock);
     return writer.failed ? 0 : writer.bytes;
 }
@@ -479,14 +418,21 @@ static dp_status_t compare_history(void *user, int rank, const void *data, size_
 {
     dp_program_t *program = user;
     const int self = program->options.rank;
-    char own[DP_CHAIN_WHAT_MAX], other[DP_CHAIN_WHAT_MAX];
+    char own[DP_CHAIN_WHAT_MAX], other[DP_CHAIN_WHAT_MAX], title[80] = "";
+    dp_chain_verdict_t verdict = DP_CHAIN_ALIKE;
+    const dp_program_group_t *group;
     uint64_t position = 0;
-    dp_chain_verdict_t verdict;
     dp_reader_t reader;
 
+    if (bytes == 0) return DP_OK; /* the group has ended there */
     dp_reader_init(&reader, data, bytes);
     pthread_mutex_lock(&program->lock);
-    verdict = dp_chain_compare_history(&program->chain, &reader, &position, own, other);
+    group = find_group(program, dp_read_u32(&reader));
+    if (reader.failed) verdict = DP_CHAIN_BAD;
+    if (group != NULL) {
+        verdict = dp_chain_compare_history(&group->chain, &reader, &position, own, other);
+        describe_group(group, title, sizeof(title));
+    }
     pthread_mutex_unlock(&program->lock);
     if (verdict == DP_CHAIN_ALIKE) return DP_OK;
     if (verdict == DP_CHAIN_BAD) {
@@ -496,9 +442,9 @@ static dp_status_t compare_history(void *user, int rank, const void *data, size_
     }
     /* Both neighbours may find it; the lower rank comes first, so that their texts are equal. */
     snprintf(text, room,
-             "order=program, but the ranks' programs differ: entry %llu is %s on rank %d (%s), %s "
-             "on rank %d (%s)",
-             (unsigned long long)position, self < rank ? own : other, dp_min(self, rank),
+             "order=program, but the ranks' programs differ: entry %llu%s is %s on rank %d (%s), "
+             "%s on rank %d (%s)",
+             (unsigned long long)position, title, self < rank ? own : other, dp_min(self, rank),
              host_name_of(program, dp_min(self, rank)), self < rank ? other : own,
              dp_max(self, rank), host_name_of(program, dp_max(self, rank)));
     return DP_ERR_MISMATCH;
@@ -521,13 +467,7 @@ dp_status_t dp_program_create(const dp_program_options_t *options, dp_program_t 
 
     if (program == NULL) return DP_ERR_NO_MEMORY;
     program->options = *options;
-    program->open_end = &program->open;
-    if (dp_chain_init(&program->chain) != DP_OK) {
-        free(program);
-        return DP_ERR_NO_MEMORY;
-    }
     pthread_mutex_init(&program->lock, NULL);
-    program->track = dp_trace_track(options->trace, "program order", DP_TRACE_TRACK_COORDINATOR);
     *out = program;
     return DP_OK;
 }
@@ -537,18 +477,47 @@ void dp_program_set_loop(dp_program_t *program, dp_loop_t *loop)
     program->loop = loop;
 }
 
-void dp_program_bucket_fini(dp_program_bucket_t *bucket)
+dp_status_t dp_program_add_group(dp_program_t *program, dp_program_group_t *group)
 {
-    free(bucket->ops);
-    bucket->ops = NULL;
+    dp_program_group_t **at = &program->groups;
+    const dp_status_t status = dp_chain_init(&group->chain);
+
+    if (status != DP_OK) return status;
+    pthread_mutex_lock(&program->lock);
+    if (program->track == NULL) {
+        program->track =
+            dp_trace_track(program->options.trace, "program order", DP_TRACE_TRACK_COORDINATOR);
+    }
+    group->chain.is_final = program->is_final;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = group;
+    pthread_mutex_unlock(&program->lock);
+    return DP_OK;
+}
+
+void dp_program_remove_group(dp_program_t *program, dp_program_group_t *group)
+{
+    dp_program_group_t **at = &program->groups;
+
+    pthread_mutex_lock(&program->lock);
+    while (*at != NULL && *at != group)
+        at = &(*at)->next;
+    if (*at != NULL) *at = group->next;
+    pthread_mutex_unlock(&program->lock);
+}
+
+void dp_program_group_fini(dp_program_group_t *group)
+{
+    dp_chain_fini(&group->chain);
+    free(group->ops);
+    group->ops = NULL;
 }
 
 void dp_program_destroy(dp_program_t *program)
 {
     if (program == NULL) return;
-    dp_chain_fini(&program->chain);
     pthread_mutex_destroy(&program->lock);
     free(program->entries);
-    free(program->postponed);
     free(program);
 }

@@ -1,7 +1,7 @@
 /*
- * program.h - order=program: every rank launches its operations in the order in which it submits
- * them, without asking the others. The functions of dp.h call it (coordinator/api) where
- * DP_ORDER=program; else a context has no dp_program_t.
+ * program.h - ordered groups (DP_ORDER_PROGRAM): every rank launches a group's operations in the
+ * order in which it submits them, without asking the others. The functions of dp.h call it
+ * (coordinator/api) for groups that were made so; it knows nothing of other groups.
  *
  * Buckets are closed by size, by launch_now and by the program's waits, so they depend on the
  * program alone. Only the program makes the ranks' orders equal; program.c says how a difference is
@@ -11,29 +11,32 @@
 #define DP_COORDINATOR_PROGRAM_H
 
 #include "coordinator/loop/loop.h"
+#include "coordinator/program/chain.h"
 #include "runtime/group/topology.h"
 
 typedef struct dp_program dp_program_t;
-
 typedef struct dp_program_op dp_program_op_t;
 
-/* A group's operations that will be launched together; guarded by the program's lock. */
-typedef struct dp_program_bucket {
-    struct dp_program_bucket *next; /* open ones, oldest first */
-    dp_program_op_t **ops;          /* [count] of [room] in order; owned */
-    size_t count, room;
-    uint64_t bytes;
+/* An ordered group: the operations that it will launch together, and its history. Zeroed at first;
+ * guarded by the program's lock from dp_program_add_group() on. */
+typedef struct dp_program_group {
+    struct dp_program_group *next; /* the program's, by the order of creation */
+    uint32_t uid;
+    int size;              /* ranks */
+    const char *name;      /* borrowed */
+    dp_program_op_t **ops; /* the open bucket: [op_count] of [op_room] in order; owned */
+    size_t op_count, op_room;
+    uint64_t bytes; /* of these */
     uint64_t hash;
-    uint64_t launches; /* of the group so far */
-} dp_program_bucket_t;
+    uint64_t launches; /* so far */
+    dp_chain_t chain;
+} dp_program_group_t;
 
 /* One operation, in the memory of its request: it is there until the operation is over. */
 struct dp_program_op {
-    dp_loop_node_t *node;        /* what was submitted; submission.request is the request */
-    dp_program_bucket_t *bucket; /* of its group */
-    int ranks;                   /* of its group */
-    uint64_t ticket;             /* no other operation ever has this number */
-    dp_program_op_t *next;       /* suspended ones; guarded by the program's lock */
+    const dp_submission_t *submission; /* submission->request is the request */
+    dp_program_group_t *group;         /* NULL: the ranks agree on it */
+    dp_program_op_t *next;             /* suspended ones; guarded by the program's lock */
 };
 
 /* The functions of dp.h, as program order sees them (coordinator/api/world/init.c). */
@@ -56,7 +59,8 @@ typedef struct dp_program_options {
     dp_program_callbacks_t callbacks;
 } dp_program_options_t;
 
-/* Which operations are launched in program order, which are agreed on, which are refused. */
+/* Which operations of an ordered group are launched in its order, which are agreed on, which are
+ * refused. */
 typedef enum dp_program_kind {
     DP_PROGRAM_ORDERED,
     DP_PROGRAM_AGREED, /* barriers, groups made and ended: they wait for all ranks anyway */
@@ -72,24 +76,26 @@ int dp_program_is_even(dp_collective_t collective);
 uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks);
 
 dp_status_t dp_program_create(const dp_program_options_t *options,
-                              dp_program_t **out);        /* DP_ERR_NO_MEMORY */
-void dp_program_destroy(dp_program_t *program);           /* NULL is fine */
-void dp_program_bucket_fini(dp_program_bucket_t *bucket); /* zeroed: fine */
+                              dp_program_t **out); /* DP_ERR_NO_MEMORY */
+void dp_program_destroy(dp_program_t *program);    /* NULL is fine */
 
-/* The loop (borrowed) that sends and hears the heartbeats of dp_program_peer_check(), and agrees on
- * what is not launched in program order. Once, before the first operation is submitted. */
+/* The loop (borrowed) that sends and hears the heartbeats of dp_program_peer_check(). Once, before
+ * the first operation is submitted. */
 void dp_program_set_loop(dp_program_t *program, dp_loop_t *loop);
 
-/* An operation takes its place in the program's order; launches what that completes. Any thread. */
+/* A group is ordered from here on; uid, size and name are set. DP_ERR_NO_MEMORY. Any thread. */
+dp_status_t dp_program_add_group(dp_program_t *program, dp_program_group_t *group);
+/* It has ended: none of its operations is left. Nothing if it was not added. */
+void dp_program_remove_group(dp_program_t *program, dp_program_group_t *group);
+void dp_program_group_fini(dp_program_group_t *group); /* zeroed: fine */
+
+/* An operation takes its place in its group's order; launches what that completes. Any thread. */
 void dp_program_submit(dp_program_t *program, dp_program_op_t *op);
 
-/* The program is about to wait for this operation, or for all of a group (its bucket; NULL: of any
- * group): what is still gathering is launched. Any thread. */
+/* The program is about to wait for this operation, or for all of a group (NULL: of any group): what
+ * is still gathering is launched. Any thread. */
 void dp_program_wait(dp_program_t *program, const dp_program_op_t *op);
-void dp_program_wait_all(dp_program_t *program, dp_program_bucket_t *bucket);
-
-/* The operation that was being agreed on was launched or failed: the postponed ones follow. */
-void dp_program_agreed(dp_program_t *program);
+void dp_program_wait_all(dp_program_t *program, dp_program_group_t *group);
 
 /* This rank submits nothing more. */
 void dp_program_leave(dp_program_t *program);

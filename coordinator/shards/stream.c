@@ -80,8 +80,7 @@ static void release_averages(dp_shards_t *shards)
 /* Loss scales, and one tensor's fp16 scale, follow from the averages of the step before. */
 static int needs_last(const dp_shards_t *shards)
 {
-    return shards->decision.is_scaling ||
-           dp_submit_needs_last(shards->context, shards->options.wire);
+    return shards->decision.is_scaling || dp_submit_needs_last(shards->group, shards->options.wire);
 }
 
 /* DP_CHECK: weights are compared before the optimizer behind the decision can write them, so the

@@ -54,8 +54,14 @@ struct dp_group {
     int is_joined;                           /* dp_join() was called and is not over */
     int is_closed;              /* dp_group_destroy() was called: nothing more is submitted */
     int is_ended;               /* and is over */
-    dp_program_bucket_t bucket; /* guarded by the program's lock */
+    dp_program_group_t ordered; /* guarded by the program's lock; of an ordered group */
 };
+
+/* 1: launches come in the program's order; world/order.c has made it so. */
+static inline int dp_group_is_ordered(const dp_group_t *group)
+{
+    return group->plane.own_lane != DP_LANE_MAIN;
+}
 
 /* Whether a lane of the data plane moves, see watch.c; the owner of progress only (loop.h). */
 typedef struct dp_watch_lane {
@@ -166,7 +172,7 @@ struct dp_context {
     dp_device_t *device;
     dp_engine_t *engine;
     dp_pipeline_t *pipeline;
-    dp_program_t *program; /* NULL: the ranks agree on every launch */
+    dp_program_t *program; /* launches of the ordered groups */
     dp_loop_t *loop;
 
     /* of one file each; the structs say which, and who may touch what */
@@ -181,8 +187,9 @@ struct dp_context {
 
     pthread_mutex_t lock;
     /* guarded by lock */
-    dp_group_t *groups;     /* beside the world, destroyed ones too */
-    struct dp_owned *owned; /* objects that the program has not given back */
+    dp_group_t *groups;            /* beside the world, destroyed ones too */
+    int lane_users[DP_LANE_COUNT]; /* world/order.c: ordered groups in each lane */
+    struct dp_owned *owned;        /* objects that the program has not given back */
     dp_requests_t requests;
     dp_texts_t texts;
     dp_streams_t streams;

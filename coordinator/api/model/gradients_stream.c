@@ -69,7 +69,7 @@ static dp_status_t queue_decision(dp_gradients_t *gradients, dp_stream_t *stream
 static int needs_last(const dp_gradients_t *gradients)
 {
     return gradients->options.initial_loss_scale > 0.0 ||
-           dp_submit_needs_last(gradients->context, gradients->options.wire);
+           dp_submit_needs_last(gradients->group, gradients->options.wire);
 }
 
 /* DP_CHECK: weights are compared before the optimizer behind the decision can write them, so the

@@ -151,6 +151,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
 
     if (first->group != &context->world && first->group != &context->forming)
         out->group = &first->group->plane;
+    if (first->program_op.group != NULL) out->lane = first->group->plane.own_lane;
     for (size_t i = 0; i < launch->entry_count; i++) {
         dp_pipeline_item_t *item = &out->items[i];
         dp_handle_t *request = item->request;
@@ -166,7 +167,7 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
                                             .name = request->name_state->trace_name});
         if (request->is_absent) continue;
         if (request->waiting.will_progress) waiter = request;
-        request->lane = dp_pipeline_lane(context->pipeline, out->group, item->collective);
+        request->lane = dp_request_lane(request);
         dp_request_leave(request);
         request->agree_skew_ns = dp_context_lane_skew(context, request->lane, now);
         atomic_store(&request->agree_ns, now);
@@ -232,7 +233,6 @@ void dp_on_launch(void *user, const dp_output_t *launch)
     dp_context_t *context = user;
 
     dp_launch(context, launch, 0, context->agree_track);
-    if (context->program != NULL) dp_program_agreed(context->program);
 }
 
 /* ---- Other answers of the coordinator ------------------------------------------------------- */
@@ -264,7 +264,6 @@ void dp_on_fail(void *user, void *request, dp_status_t status, const char *text)
     leave_coordinator(request);
     pthread_mutex_unlock(&context->lock);
     dp_request_fail(request, status, dp_context_text(context, text));
-    if (context->program != NULL) dp_program_agreed(context->program);
 }
 
 /* The world ends. Requests that were not launched end here, launched ones through the pipeline. */
@@ -285,7 +284,7 @@ void dp_on_fatal(void *user, dp_status_t status, int culprit, const char *text)
     pthread_mutex_unlock(&context->lock);
     context->engine->ops->abort(context->engine, status, kept);
     dp_pipeline_abort(context->pipeline, status, kept);
-    if (context->program != NULL) dp_program_stop(context->program, status, kept);
+    dp_program_stop(context->program, status, kept);
     for (;;) {
         dp_handle_t *request;
 
@@ -351,10 +350,11 @@ void dp_on_done(void *user, const dp_pipeline_done_t *done)
     const char *text = "";
 
     if (done->status != DP_OK) {
-        if (context->program != NULL && done->status == DP_ERR_MISMATCH &&
+        if (request->program_op.group != NULL && done->status == DP_ERR_MISMATCH &&
             dp_program_suspend(context->program, &request->program_op, done->status, done->text))
             return;
-        text = context->program == NULL ? keep_text(request, done) : why_over(request, done);
+        text =
+            request->program_op.group == NULL ? keep_text(request, done) : why_over(request, done);
         if (!is_harmless(done->status)) dp_loop_abort(context->loop, done->status, text);
     }
     if (request->is_absent) {

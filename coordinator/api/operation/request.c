@@ -76,6 +76,7 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, s
     request->stream.figures = NULL;
     request->cookie = 0;
     dp_tally_init(&request->end.tally);
+    request->program_op = (dp_program_op_t){.submission = &request->node.submission};
     request->check.is_on = 0;
     request->check.input_hash = request->check.output_hash = 0;
     *out = request;
@@ -251,6 +252,16 @@ void dp_request_leave(dp_handle_t *request)
     if (!request->waiting.is_awaited) return;
     request->waiting.is_awaited = 0;
     dp_loop_count_sleeping_waiter(request->context->loop, -1);
+}
+
+dp_lane_t dp_request_lane(const dp_handle_t *request)
+{
+    const dp_context_t *context = request->context;
+    const dp_group_t *group = request->group;
+
+    if (request->program_op.group != NULL) return group->plane.own_lane;
+    return dp_pipeline_lane(context->pipeline, group == &context->world ? NULL : &group->plane,
+                            request->collective);
 }
 
 /* ---- DP_CHECK ------------------------------------------------------------------------------- */

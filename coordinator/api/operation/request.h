@@ -94,7 +94,7 @@ struct dp_handle {
     dp_group_t *new_group; /* the group that a group_create makes */
     dp_name_state_t *name_state;
     dp_loop_node_t node;        /* in the coordinator's queue of submissions */
-    dp_program_op_t program_op; /* with order=program */
+    dp_program_op_t program_op; /* its group: NULL: the ranks agree on it */
     uint64_t ticket;            /* order of submission */
 
     dp_request_links_t links;
@@ -133,6 +133,9 @@ static inline int dp_is_exchange(dp_collective_t collective)
     return (collective >= DP_COLLECTIVE_GATHER && collective <= DP_COLLECTIVE_ALLTOALLV) ||
            collective == DP_COLLECTIVE_SEND;
 }
+
+/* The lane in which it travels; before its launch a guess. */
+dp_lane_t dp_request_lane(const dp_handle_t *request);
 
 /* The functions that follow are request.c's. "Lock held" is the context's lock. */
 

@@ -212,7 +212,7 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
                     what->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
 
     if (dp_is_exchange(what->collective)) return 0; /* it works on any memory */
-    if (group->context->program != NULL && !dp_program_is_even(what->collective)) return 0;
+    if (dp_group_is_ordered(group) && !dp_program_is_even(what->collective)) return 0;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);
@@ -290,19 +290,20 @@ static dp_status_t admit_submission(const dp_group_t *group, const dp_submit_t *
     return context->requests.live_count >= context->config.queue_depth ? DP_ERR_FULL : DP_OK;
 }
 
-/* fp16 is scaled by the largest magnitude of the last sum. In program order the ranks do not
+/* fp16 is scaled by the largest magnitude of the last sum. In an ordered group the ranks do not
  * exchange what they know of it, so they know the same only when that sum is over. */
-int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire)
+int dp_submit_needs_last(const dp_group_t *group, dp_wire_t wire)
 {
-    if (wire == DP_WIRE_DEFAULT) wire = context->config.wire;
-    return context->program != NULL && wire == DP_WIRE_FP16;
+    if (wire == DP_WIRE_DEFAULT) wire = group->context->config.wire;
+    return dp_group_is_ordered(group) && wire == DP_WIRE_FP16;
 }
 
-static int is_busy(const dp_context_t *context, const dp_name_state_t *name_state,
+static int is_busy(const dp_group_t *group, const dp_name_state_t *name_state,
                    const dp_submit_t *what)
 {
     if (name_state->pending != NULL) return 1;
-    return name_state->live_count > 0 && dp_submit_needs_last(context, resolve_wire(context, what));
+    return name_state->live_count > 0 &&
+           dp_submit_needs_last(group, resolve_wire(group->context, what));
 }
 
 /* Makes the request; it is live afterwards. Lock held. */
@@ -321,7 +322,7 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
     if (status == DP_OK) status = find_name_state(group, what, name, &name_state);
-    if (status == DP_OK && is_busy(context, name_state, what)) status = DP_ERR_BUSY;
+    if (status == DP_OK && is_busy(group, name_state, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status; /* the name's state stays */
     status =
         dp_request_acquire(group, name_state, tensor_count, count_count_of(group, what), &request);
@@ -355,7 +356,7 @@ static dp_status_t refuse_submission(dp_group_t *group, const dp_submit_t *what,
     switch (status) {
     case DP_ERR_BUSY:
         return dp_submit_error(group, what, status, "submitted again before its last use was %s",
-                               context->program != NULL ? "over" : "launched");
+                               dp_group_is_ordered(group) ? "over" : "launched");
     case DP_ERR_FULL:
         return dp_submit_error(group, what, status,
                                "%zu operations are in flight, DP_QUEUE_DEPTH allows %zu", in_flight,
@@ -386,7 +387,7 @@ static dp_status_t prepare_operation(dp_group_t *group, dp_submit_t *what, dp_op
 
     if (status == DP_OK) status = dp_submit_check(group, what);
     if (status != DP_OK) return status;
-    if (context->program != NULL && dp_program_kind(what->collective) == DP_PROGRAM_REFUSED) {
+    if (dp_group_is_ordered(group) && dp_program_kind(what->collective) == DP_PROGRAM_REFUSED) {
         return dp_submit_error(group, what, DP_ERR_UNSUPPORTED,
                                "order=program: a %s has no place in an order that all ranks share",
                                dp_collective_name(what->collective));
@@ -417,10 +418,9 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
                                                  .priority = what->options->priority,
                                                  .is_urgent = what->options->launch_now,
                                                  .request = request};
-    request->program_op = (dp_program_op_t){.node = &request->node,
-                                            .bucket = &request->group->bucket,
-                                            .ranks = request->group->size,
-                                            .ticket = request->ticket};
+    if (dp_group_is_ordered(request->group) &&
+        dp_program_kind(what->collective) == DP_PROGRAM_ORDERED)
+        request->program_op.group = &request->group->ordered;
 }
 
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
@@ -467,9 +467,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (handle != NULL) *handle = request;
     node = &request->node;
     dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
-    if (context->program != NULL) {
+    if (request->program_op.group != NULL) {
         dp_program_submit(context->program, &request->program_op);
     } else {
+        /* A barrier ends the bucket: its waiters count on what was submitted before it. */
+        if (dp_group_is_ordered(group)) dp_program_wait_all(context->program, &group->ordered);
         dp_loop_submit(context->loop, &node, 1, waits_at_once);
     }
     return DP_OK;

@@ -28,7 +28,7 @@ typedef struct dp_submit {
 } dp_submit_t;
 
 /* 1: a tensor that travels so may be submitted again only when its last use is over. */
-int dp_submit_needs_last(const dp_context_t *context, dp_wire_t wire);
+int dp_submit_needs_last(const dp_group_t *group, dp_wire_t wire);
 
 /* Checks and queues an operation. Takes constant time but for the list of tensors; never waits for
  * another rank. group and what->options may be NULL. */

@@ -63,7 +63,7 @@ static int may_progress(const dp_handle_t *request, uint64_t deadline)
 {
     const dp_context_t *context = request->context;
 
-    if (context->program != NULL || context->device->ops->is_async) return 0;
+    if (context->device->ops->is_async) return 0;
     return deadline == UINT64_MAX ||
            dp_pipeline_is_brief(context->pipeline, plane_of(request), request->collective,
                                 (size_t)request->bytes);
@@ -75,8 +75,7 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
 {
     dp_context_t *context = request->context;
     const int carries = may_progress(request, deadline);
-    const dp_lane_t lane =
-        dp_pipeline_lane(context->pipeline, plane_of(request), request->collective);
+    const dp_lane_t lane = dp_request_lane(request);
 
     atomic_store(&context->waiting.progressed_ticket,
                  request->ticket + 1); /* read by the next dp_submit() */
@@ -94,6 +93,20 @@ static void progress_until(dp_handle_t *request, uint32_t wanted, uint64_t deadl
     dp_loop_count_awake_waiter(context->loop, -1);
 }
 
+/* The same for an operation of an ordered group, which waits for no round of the coordinator. */
+static void progress_ordered(dp_handle_t *request, uint32_t wanted, uint64_t deadline)
+{
+    dp_context_t *context = request->context;
+    const int carries = may_progress(request, deadline);
+    const dp_lane_t lane = request->group->plane.own_lane;
+
+    if (carries) dp_pipeline_progress_begin(context->pipeline, lane);
+    dp_program_wait(context->program, &request->program_op);
+    if (!carries) return;
+    (void)dp_pipeline_progress(context->pipeline, lane, &request->state, wanted, deadline);
+    dp_pipeline_progress_end(context->pipeline, lane);
+}
+
 /* Blocks until the request's state is `wanted` or later (1), or the deadline has passed (0). */
 static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t deadline)
 {
@@ -103,8 +116,11 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     const int carries = may_progress(request, deadline);
     int over = 0;
 
-    if (context->program != NULL) dp_program_wait(context->program, &request->program_op);
-    if (context->program == NULL) progress_until(request, wanted, deadline);
+    if (request->program_op.group != NULL) {
+        progress_ordered(request, wanted, deadline);
+    } else {
+        progress_until(request, wanted, deadline);
+    }
     /* Acquire pairs with the store of DONE in dp_request_complete(), which releases the result. */
     while (atomic_load_explicit(&request->state, memory_order_acquire) < wanted &&
            dp_now_ns() < spin_until)
@@ -114,7 +130,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         /* The root holds a tensor back, to fuse it, only while earlier launches are in its data
          * plane, and then they are probably in this rank's too. Otherwise there is nothing to
          * hurry. */
-        if (request->collective != DP_COLLECTIVE_JOIN && context->program == NULL &&
+        if (request->collective != DP_COLLECTIVE_JOIN &&
             dp_pipeline_pending(context->pipeline) > 0) {
             dp_loop_urgent(context->loop, request->group->about.uid, request->name_state->name);
         }
@@ -228,7 +244,7 @@ static void look(dp_handle_t *handle)
 {
     dp_context_t *context = handle->context;
 
-    if (context->program != NULL) dp_program_wait(context->program, &handle->program_op);
+    if (handle->program_op.group != NULL) dp_program_wait(context->program, &handle->program_op);
 }
 
 /* dp_wait(). tally: the exact figures are merged into it; NULL: not wanted. */
@@ -371,8 +387,7 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
     dp_status_t status = DP_OK;
     uint64_t end;
 
-    if (context->program != NULL)
-        dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->bucket);
+    dp_program_wait_all(context->program, set->group == NULL ? NULL : &set->group->ordered);
     if (!is_set_live(context, set)) return DP_OK;
     track = dp_trace_thread_track(context->trace);
     dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT,

@@ -18,6 +18,7 @@
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/operation/submit.h"
 #include "coordinator/api/operation/wait.h"
+#include "coordinator/api/world/order.h"
 
 void dp_group_init_world(dp_context_t *context)
 {
@@ -35,7 +36,7 @@ void dp_group_init_world(dp_context_t *context)
 static void group_fini(dp_group_t *group)
 {
     dp_names_fini(&group->names);
-    dp_program_bucket_fini(&group->bucket);
+    dp_program_group_fini(&group->ordered);
     dp_name_state_destroy(group->join_state);
     dp_name_state_destroy(group->end_state);
     free(group->members);
@@ -184,6 +185,7 @@ static dp_status_t create_group(dp_context_t *context, const char *name, dp_orde
     context->groups = group;
     pthread_mutex_unlock(&context->lock);
     status = submit_creation(context, group);
+    if (status == DP_OK && dp_group_is_ordered(&context->world)) status = dp_order_group(group);
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {
@@ -370,6 +372,7 @@ dp_status_t dp_group_destroy(dp_group_t *group)
             .collective = DP_COLLECTIVE_GROUP_DESTROY, .name = "destroy", .root = -1, .peer = -1},
         &handle);
     if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
+    if (status == DP_OK) dp_order_end(group);
     pthread_mutex_lock(&context->lock);
     if (status == DP_OK) {
         group->is_ended = 1;

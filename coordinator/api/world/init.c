@@ -30,6 +30,7 @@
 #include "coordinator/api/world/group.h"
 #include "coordinator/api/world/hello.h"
 #include "coordinator/api/world/network.h"
+#include "coordinator/api/world/order.h"
 #include "coordinator/api/world/watch.h"
 #include "runtime/base/inject.h"
 #include "runtime/base/limits.h"
@@ -210,16 +211,15 @@ static dp_status_t start_loop(dp_context_t *context, dp_error_t *error)
                                                .fatal = dp_on_fatal,
                                                .loss = dp_on_loss,
                                                .running = dp_on_running,
-                                               .watch = dp_on_watch}};
+                                               .watch = dp_on_watch},
+                                 .peer_check = dp_program_peer_check(context->program)};
     dp_status_t status;
 
-    if (context->program != NULL) options.peer_check = dp_program_peer_check(context->program);
     context->loop_config = context->config;
     /* The coordinator thread polls beside the program's threads, the engine's instead of them. */
     context->loop_config.spin_ns = context->waiting.spin_ns;
     status = dp_loop_start(&options, &context->loop, error);
-    if (status == DP_OK && context->program != NULL)
-        dp_program_set_loop(context->program, context->loop);
+    if (status == DP_OK) dp_program_set_loop(context->program, context->loop);
     return status;
 }
 
@@ -373,10 +373,10 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     if (status != DP_OK) return status;
     status = make_pipeline(context, &callbacks, error);
     if (status != DP_OK) return status;
-    if (config->order == DP_CONFIG_ORDER_PROGRAM) {
-        status = make_program(context);
-        if (status != DP_OK) return dp_error_set(error, status, "no memory for order=program");
-    }
+    status = make_program(context);
+    if (status != DP_OK) return dp_error_set(error, status, "no memory for a context");
+    if (config->order == DP_CONFIG_ORDER_PROGRAM) status = dp_order_world(context, error);
+    if (status != DP_OK) return status;
     dp_inject_enter(config->injector, DP_INJECT_WIREUP);
     status = start_loop(context, error);
     dp_inject_on_abort(config->injector, abort_on_purpose, context);
@@ -512,7 +512,7 @@ dp_status_t dp_finalize(dp_context_t *context)
     dp_inject_enter(context->config.injector, DP_INJECT_FINALIZE); /* tests end ranks here */
     /* The others are told before this rank waits: two ranks that finalize, each with an operation
      * that the other has not submitted, would otherwise wait for each other for ever. */
-    if (context->program != NULL) dp_program_leave(context->program);
+    dp_program_leave(context->program);
     dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);
     status = dp_loop_finalize(context->loop);
