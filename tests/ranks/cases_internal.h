@@ -99,6 +99,13 @@ int case_sum(dp_context_t *dp, dp_group_t *group, const char *name, double value
 /* ---- cases_lanes.c -------------------------------------------------------------------------- */
 
 int case_lanes(dp_context_t *dp);
+int case_order_mixed(dp_context_t *dp);
+int case_order_grid(dp_context_t *dp);
+int case_order_apart(dp_context_t *dp);
+int case_order_many(dp_context_t *dp);
+int case_order_gradients(dp_context_t *dp);
+int case_order_refused(dp_context_t *dp);
+int case_order_swapped(dp_context_t *dp);
 
 /* ---- The cases ------------------------------------------------------------------------------ */
 

@@ -51,9 +51,10 @@ struct dp_group {
                                                   so that no tensor's name collides */
     size_t live_count;                       /* operations not over */
     size_t request_count;                    /* requests and handles that know a state of names */
-    int is_joined;                           /* dp_join() was called and is not over */
-    int is_closed;              /* dp_group_destroy() was called: nothing more is submitted */
-    int is_ended;               /* and is over */
+    unsigned unnamed; /* of an ordered group: operations without a name since its last launch */
+    int is_joined;    /* dp_join() was called and is not over */
+    int is_closed;    /* dp_group_destroy() was called: nothing more is submitted */
+    int is_ended;     /* and is over */
     dp_program_group_t ordered; /* guarded by the program's lock; of an ordered group */
 };
 

@@ -161,6 +161,9 @@ static dp_status_t check_name(dp_group_t *group, const dp_submit_t *what)
 {
     size_t length = what->name == NULL ? 0 : strnlen(what->name, DP_NAME_MAX + 1);
 
+    if (what->name == NULL && dp_group_is_ordered(group) &&
+        dp_program_kind(what->collective) == DP_PROGRAM_ORDERED)
+        return DP_OK;
     if (length > 0 && length <= DP_NAME_MAX) return DP_OK;
     return dp_context_error(group->context, DP_ERR_INVALID,
                             "%s: a name of 1 to %d bytes is needed, this is %s",

@@ -151,7 +151,10 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
 
     if (first->group != &context->world && first->group != &context->forming)
         out->group = &first->group->plane;
-    if (first->program_op.group != NULL) out->lane = first->group->plane.own_lane;
+    if (first->program_op.group != NULL) {
+        out->lane = first->group->plane.own_lane;
+        first->group->unnamed = 0;
+    }
     for (size_t i = 0; i < launch->entry_count; i++) {
         dp_pipeline_item_t *item = &out->items[i];
         dp_handle_t *request = item->request;

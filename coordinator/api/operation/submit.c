@@ -306,6 +306,21 @@ static int is_busy(const dp_group_t *group, const dp_name_state_t *name_state,
            dp_submit_needs_last(group, resolve_wire(group->context, what));
 }
 
+/* The state of an operation without a name. The n-th in a bucket has the n-th such state: the ranks
+ * of an ordered group launch at the same places of their programs. Lock held. */
+static dp_status_t find_unnamed_state(dp_group_t *group, const dp_submit_t *what,
+                                      dp_name_state_t **out)
+{
+    char name[24];
+    dp_status_t status;
+
+    do {
+        snprintf(name, sizeof(name), "#%u", group->unnamed++);
+        status = find_name_state(group, what, name, out);
+    } while (status == DP_OK && (*out)->pending != NULL);
+    return status;
+}
+
 /* Makes the request; it is live afterwards. Lock held. */
 static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, const char *name,
                                   int has_owner, dp_handle_t **out)
@@ -321,7 +336,10 @@ static dp_status_t create_request(dp_group_t *group, const dp_submit_t *what, co
         stream = dp_stream_find(context, what->options->stream);
         if (stream == NULL) status = DP_ERR_UNSUPPORTED;
     }
-    if (status == DP_OK) status = find_name_state(group, what, name, &name_state);
+    if (status == DP_OK) {
+        status = name == NULL ? find_unnamed_state(group, what, &name_state)
+                              : find_name_state(group, what, name, &name_state);
+    }
     if (status == DP_OK && is_busy(group, name_state, what)) status = DP_ERR_BUSY;
     if (status != DP_OK) return status; /* the name's state stays */
     status =

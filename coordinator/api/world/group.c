@@ -99,7 +99,6 @@ static dp_status_t check_group_ranks(dp_context_t *context, const char *name, in
 static dp_status_t read_group_options(dp_context_t *context, const char *name,
                                       const dp_group_options_t *given, dp_group_options_t *out)
 {
-    const dp_order_t order = context->world.order;
     dp_error_t error;
     dp_status_t status = DP_OK;
 
@@ -111,12 +110,8 @@ static dp_status_t read_group_options(dp_context_t *context, const char *name,
         return dp_context_error(context, DP_ERR_INVALID, "group %s: there is no order %d", name,
                                 (int)out->order);
     }
-    if (out->order == DP_ORDER_DEFAULT) out->order = order;
-    if (out->order == order) return DP_OK;
-    return dp_context_error(context, DP_ERR_UNSUPPORTED,
-                            "group %s: order %s, while that of the world is %s", name,
-                            out->order == DP_ORDER_PROGRAM ? "program" : "negotiated",
-                            order == DP_ORDER_PROGRAM ? "program" : "negotiated");
+    if (out->order == DP_ORDER_DEFAULT) out->order = context->world.order;
+    return DP_OK;
 }
 
 /* Submits the creation and waits for it. */
@@ -185,7 +180,7 @@ static dp_status_t create_group(dp_context_t *context, const char *name, dp_orde
     context->groups = group;
     pthread_mutex_unlock(&context->lock);
     status = submit_creation(context, group);
-    if (status == DP_OK && dp_group_is_ordered(&context->world)) status = dp_order_group(group);
+    if (status == DP_OK && order == DP_ORDER_PROGRAM) status = dp_order_group(group);
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {

@@ -316,7 +316,6 @@ static dp_status_t make_program(dp_context_t *context)
                                                         .fail = fail_in_program_order,
                                                         .is_pending = is_pending_in_program_order}};
 
-    context->world.order = DP_ORDER_PROGRAM;
     return dp_program_create(&options, &context->program);
 }
 

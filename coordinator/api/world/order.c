@@ -54,6 +54,7 @@ static dp_status_t begin_order(dp_group_t *group, dp_lane_t lane, dp_error_t *er
                             context->rank, group->name, dp_status_string(status));
     }
     group->plane.own_lane = lane;
+    group->order = DP_ORDER_PROGRAM;
     count_lane(context, lane, 1);
     return DP_OK;
 }
