@@ -76,13 +76,15 @@ FIGURES = {
                   ratio=0.5),
     "DDP, averaged": Figure("the same with `dp.torch.ddp.average`, in place of DDP's division", MS, "gloo", ratio=0.5),
     "DDP, whole": Figure("the whole backward", MS, "gloo"),
+    "GPT-2": Figure("a step of `python/examples`' GPT-2, `DistributedOptimizer`", (1e3, "ms", 1), "DDP over dp", ratio=1.0),
+    "GPT-2, CPU": Figure("its CPU time on a rank", (1e3, "ms", 1), "DDP over dp"),
     "FSDP2": Figure("FSDP2, 8 layers of 4 M weights, forward and backward", MS, "gloo"),
     "FSDP2, its memory": Figure("the same with `set_allocate_memory_from_process_group_for_comm(True)`", MS,
                                 "gloo"),
     "link": Figure("DDP over 1 Gb/s and 100 us: `DP_WIRE=fp16`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
     "link, averaged": Figure("the same with `dp.torch.ddp.average`", MS, "gloo, DDP's fp16 hook", ratio=1.0),
 }
-LOCAL = ("small", "submit", "gradients", "ddp", "fsdp")
+LOCAL = ("small", "submit", "gradients", "ddp", "gpt2", "fsdp")
 ALL = ("c", *LOCAL, "unrecorded", "horovod", "link")
 
 

@@ -259,6 +259,44 @@ class Ways:
             tell(self.rank, name, ours=more(way), beside=more("gloo"))
         tell(self.rank, "DDP, whole", ours=statistics.median(times["dp"]), beside=statistics.median(times["gloo"]))
 
+    def gpt2(self):
+        """A training step of python/examples, by Horovod's API and by DDP over dp, and the CPU time of each."""
+        torch, dist, hvd = self.torch, self.dist, self.hvd()
+        sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples"))
+        import gpt2
+        sys.argv[1:] = ["--preset", "tiny", "--steps", "1000"]
+        options, group = gpt2.options_of(""), self._own_group()
+        samples, local, busy = gpt2.Samples(options), options.batch // 2, {"hvd": [], "dp": []}
+
+        def way(name, model, optimizer, clip, average):
+            step = 0
+
+            def train():
+                nonlocal step
+                inputs, targets = samples.take(step * options.batch + self.rank * local, local)
+                begin, step = time.process_time(), step + 1
+                loss = model(inputs, targets)
+                loss.backward()
+                clip()
+                optimizer.step()
+                optimizer.zero_grad()
+                average(loss.detach())
+                busy[name].append(time.process_time() - begin)
+
+            return train
+
+        mine, theirs = gpt2.model_of(options), gpt2.model_of(options)
+        reduced = hvd.DistributedOptimizer(gpt2.adamw(mine), named_parameters=mine.named_parameters(), clip=gpt2.CLIP)
+        ddp = torch.nn.parallel.DistributedDataParallel(theirs, process_group=group, gradient_as_bucket_view=True)
+        found = paired({
+            "hvd": way("hvd", mine, reduced, lambda: None, lambda loss: hvd.allreduce(loss, name="loss")),
+            "dp": way("dp", ddp, gpt2.adamw(theirs),
+                      lambda: torch.nn.utils.clip_grad_norm_(theirs.parameters(), gpt2.CLIP),
+                      lambda loss: dist.all_reduce(loss, dist.ReduceOp.AVG, group=group))}, 20, repeat=10)
+        assert all(torch.allclose(one, other, atol=0.05) for one, other in zip(mine.parameters(), theirs.parameters()))
+        tell(self.rank, "GPT-2", ours=found["hvd"], beside=found["dp"])
+        tell(self.rank, "GPT-2, CPU", ours=statistics.median(busy["hvd"]), beside=statistics.median(busy["dp"]))
+
     def fsdp(self):
         """FSDP2 of eight layers of 4 M weights, a batch of one row: forward and backward."""
         torch = self.torch
