@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "memory.h"
-#include "operation.h"
 #include "turns.h"
+#include "world.h"
 
 namespace dp_torch
 {

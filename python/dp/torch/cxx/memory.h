@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <ATen/ATen.h>
 
-#include "operation.h"
+#include "world.h"
 
 namespace dp_torch
 {

@@ -8,7 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "operation.h"
+#include "world.h"
 
 namespace dp_torch
 {

@@ -10,7 +10,7 @@
 #include <ATen/record_function.h>
 #include <torch/version.h>
 
-#include "operation.h"
+#include "world.h"
 
 namespace dp_torch
 {
@@ -145,16 +145,22 @@ class DpWork : public c10d::Work
         if (isCompleted()) {
             complete("");
         } else {
-            world_->wait_for(operations_, complete, limit_, lateness(limit_));
+            world_->wait_for(operations_, complete, limit_, lateness(limit_),
+                             place_->rank + ": " + name());
         }
+    }
+
+    /* "all_reduce of the group of ranks [0, 1]" */
+    std::string name() const
+    {
+        const std::string kind = title_;
+        return kind.substr(kind.find(':') + 1) + " of " + place_->group;
     }
 
     std::string lateness(Milliseconds limit) const
     {
-        const std::string kind = title_;
         return place_->rank + ": Timed out waiting " + std::to_string(limit.count()) + "ms for " +
-               kind.substr(kind.find(':') + 1) + " of " + place_->group +
-               "; libdp's log says which ranks are missing";
+               name() + "; libdp's log says which ranks are missing";
     }
 
     static std::exception_ptr make_failure(const std::string &text)
