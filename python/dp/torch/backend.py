@@ -42,8 +42,7 @@ def _create(options: Any, pg_options: Any) -> Any:
                           timeout=timeout.total_seconds())
         _worlds[context] = world = World(module, context, timeout, options.store)
     except native.Unavailable as reason:
-        raise dist.DistBackendError(f"the backend dp is compiled for each PyTorch, and for {torch.__version__} "
-                                    f"that failed: {reason}") from reason
+        raise dist.DistBackendError(native.refusal(reason)) from reason
     except dp.Error as error:
         raise dist.DistBackendError(str(error)) from error
     if not ranks:  # as torch says it of the default group
@@ -68,12 +67,17 @@ def _accept_bound_devices() -> None:
 
 
 def register() -> None:
-    """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs; and a task of srun to torch."""
+    """Makes the name "dp" known to torch.distributed, for tensors on CPUs and GPUs; and a task of srun to torch.
+    RuntimeError: this PyTorch is too old, or there is neither a compiled backend for it nor a compiler."""
     if native.version() < native.MINIMUM:
         least = ".".join(map(str, native.MINIMUM))
         raise RuntimeError(f"the backend dp wants torch {least} or later, this is {torch.__version__}; "
                            "dp.torch, Horovod's API, works with it")
     if "dp" not in dist.Backend.backend_list:
+        try:
+            native.check()
+        except native.Unavailable as reason:
+            raise RuntimeError(native.refusal(reason)) from None
         for name, value in backend_slurm.variables(os.environ).items():
             os.environ.setdefault(name, value)
         _accept_bound_devices()

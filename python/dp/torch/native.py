@@ -113,6 +113,19 @@ def _command(header: str, output: str) -> list[str]:
             "-ltorch_python", "-o", output]
 
 
+def check() -> None:
+    """Unavailable: there is no compiled file, and none can be made. Compiles nothing."""
+    if not any(os.path.exists(os.path.join(folder, _name())) for folder in (COMPILED, _folder())):
+        _command(_header(), "")
+
+
+def refusal(reason: Unavailable) -> str:
+    """What to tell the program."""
+    return (f"the backend dp is compiled once for each PyTorch, and for {torch.__version__} that is not possible: {reason}; "
+            "install it, or a wheel of libdp that was made beside this PyTorch (pip wheel ./python). dp.torch, Horovod's API, "
+            "works without")
+
+
 def _find() -> str:
     """The compiled file. One process of a machine compiles that of the cache, the others wait."""
     header, name = _header(), _name()
