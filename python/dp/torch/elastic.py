@@ -20,37 +20,8 @@ class _Refused:
         raise NotImplementedError(SENTENCE)
 
 
-class State(_Refused):
-    """Refused."""
+_NAMES = ("ElasticSampler", "ModelStateHandler", "ObjectState", "OptimizerStateHandler", "SamplerStateHandler", "State",
+          "StateHandler", "TorchState")
+globals().update({name: type(name, (_Refused,), {"__doc__": "Refused."}) for name in _NAMES})
 
-
-class ObjectState(_Refused):
-    """Refused."""
-
-
-class TorchState(_Refused):
-    """Refused."""
-
-
-class ElasticSampler(_Refused):
-    """Refused."""
-
-
-class StateHandler(_Refused):
-    """Refused."""
-
-
-class ModelStateHandler(StateHandler):
-    """Refused."""
-
-
-class OptimizerStateHandler(StateHandler):
-    """Refused."""
-
-
-class SamplerStateHandler(StateHandler):
-    """Refused."""
-
-
-__all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ModelStateHandler", "ObjectState",
-           "OptimizerStateHandler", "SamplerStateHandler", "State", "StateHandler", "TorchState", "run"]
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "run", *_NAMES]

@@ -528,10 +528,6 @@ class _DistributedOptimizer:
             return self._patched_step(*args, **kwargs)
         return super().step(*args, **kwargs)  # type: ignore[misc]
 
-    def plain_step(self) -> Any:
-        """The step of the optimizer's own class, on the gradients as they are."""
-        return self._own_step()
-
     def _clip_reduced(self) -> None:
         if self._clip > 0.0 and not self._is_scaled:
             self.scale_gradients(1.0)
