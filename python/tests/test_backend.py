@@ -2,11 +2,13 @@
 where there is no PyTorch of 2.4 or later. test_backend_life.py has what goes wrong, and ends.
 """
 import datetime
+import inspect
 import os
 import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -468,6 +470,17 @@ def training(here, ranks, backend):
         averaged.register_comm_hook(None, dp.torch.ddp.average)
         train(averaged)
         assert all(one.equal(other) for one, other in zip(averaged.parameters(), ddp.parameters()))
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
+    hooked = {}
+    hooks = [("powersgd", powerSGD_hook.powerSGD_hook,
+              powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.5))]
+    if ".cuda(" not in inspect.getsource(quantization_hooks):  # early ones want a GPU
+        hooks += [("pertensor", quantization_hooks.quantization_pertensor_hook, dist.group.WORLD),
+                  ("perchannel", quantization_hooks.quantization_perchannel_hook, dist.group.WORLD)]
+    for kind, hook, state in hooks:
+        hooked[kind] = torch.nn.parallel.DistributedDataParallel(model())
+        hooked[kind].register_comm_hook(state, hook)
+        train(hooked[kind])
     sharded = ddp
     if fully_shard is not None:
         sharded, mesh = model(), init_device_mesh("cpu", (ranks,))
@@ -483,7 +496,7 @@ def training(here, ranks, backend):
         pool = next(iter(dp.torch.backend._worlds.values())).pool
         train(own_memory, lambda: made.append(pool.made))
         assert made[1] > 0 and made[1] == made[2] == made[3] == pool.made, made  # the second step makes nothing
-    for kind, net in (("ddp", ddp), ("fsdp", sharded), ("own", own_memory)):
+    for kind, net in (("ddp", ddp), ("fsdp", sharded), ("own", own_memory), *hooked.items()):
         whole = [getattr(param, "full_tensor", lambda: param)() for param in net.parameters()]
         print(kind, " ".join("%.9g" % value for param in whole for value in param.detach().flatten()[:40].tolist()))
     dist.destroy_process_group()
@@ -623,6 +636,15 @@ class Backend(unittest.TestCase):
             alone.stdout.close()
         self.assertIn("passed", output)
 
+    def test_without_a_compiler_the_import_says_what_to_install(self):
+        with tempfile.TemporaryDirectory(prefix="dp-torch-") as folder:
+            done = subprocess.run([sys.executable, "-c", "import dp.torch.backend"], text=True, capture_output=True, timeout=LIMIT,
+                                  env={**os.environ, **ENVIRONMENT, "CXX": "", "PATH": folder, "XDG_CACHE_HOME": folder})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.splitlines()[-1],
+                         r"^RuntimeError: the backend dp is compiled once for each PyTorch, and for .* that is not possible: "
+                         r"there is no C\+\+ compiler \(Debian: g\+\+\); install it, or a wheel of libdp")
+
     def test_types_that_libdp_lacks_move_and_are_not_reduced(self):
         self.assertIn("passed", world(types, "dp", 2))
 
@@ -648,8 +670,11 @@ class Backend(unittest.TestCase):
 
     def test_ddp_and_fsdp_train_as_over_gloo(self):
         ours, theirs = world(training, "dp", 2), world(training, "gloo", 2)
-        self.assertEqual([line for line in ours if line.startswith(("ddp", "fsdp"))],
-                         [line for line in theirs if line.startswith(("ddp", "fsdp"))])
+        kinds = ("ddp", "fsdp", "powersgd", "pertensor", "perchannel")
+        same = [line for line in ours if line.startswith(kinds)]
+        self.assertEqual(same, [line for line in theirs if line.startswith(kinds)])
+        by_ddp = [line.split(" ", 1)[1] for line in same if not line.startswith("fsdp")]
+        self.assertEqual(len(set(by_ddp)), len(by_ddp), "a hook did nothing")
         self.assertEqual(ours[0].split()[1:], ours[1].split()[1:])
         self.assertEqual(ours[1].split()[1:], ours[2].split()[1:])  # in its own memory
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 import warnings
@@ -173,6 +174,64 @@ def own_worlds(ranks):
     print("passed")
 
 
+def blocked(here, store):
+    """A function of rank 0's, which another thread of the program lets go on."""
+    go_on = threading.Event()
+
+    def wait(one):
+        assert go_on.wait(100)
+        return one.value()
+
+    if here == 0:
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(wait)
+        store.set("waits", "yes")
+        dist.all_reduce(torch.ones(1))
+        time.sleep(4)  # no other thread of this world has anything to do
+        go_on.set()
+        future.wait()
+    else:
+        store.wait(["waits"], datetime.timedelta(seconds=100))
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+    print("passed")
+
+
+def shared(here, ranks):
+    """Two threads of a rank call collectives of one group, in another order than those of the other rank."""
+    told = []
+
+    def collect(call):
+        try:
+            call()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    def train():
+        collect(lambda: dist.all_reduce(torch.ones(3)))
+
+    def save(group=None):
+        collect(lambda: dist.all_gather_object([None] * ranks, here, group=group))
+
+    def by_thread(call):
+        thread = threading.Thread(target=call)
+        thread.start()
+        return thread
+
+    for first, second in ((train, train), (save, train) if here == 0 else (train, save)):
+        by_thread(first).join()
+        second()
+    assert told and all("each wants a group of its own (process_group=dist.new_group())" in one for one in told), told
+    group, known = dist.new_group(), len(told)  # which is the way to do it
+    thread = by_thread(lambda: save(group))
+    for _ in range(20):
+        train()
+    thread.join()
+    assert len(told) == known, told
+    dist.destroy_process_group()
+    print("passed")
+
+
 def timeouts(here, store):
     dist.set_timeout(datetime.timedelta(milliseconds=300), dist.group.WORLD)
     if here == 0:
@@ -276,6 +335,15 @@ class Life(unittest.TestCase):
         for output in outputs:
             self.assertIn("passed", output)
             self.assertEqual(output.count("refused"), 1, output)
+
+    def test_a_function_that_does_not_return_is_named(self):
+        output = world(blocked, DP_STALL_WARN="1s")
+        self.assertIn("passed", output)
+        self.assertRegex("\n".join(output), r"(?m)^dp warn rank 0: all_reduce of the group of ranks \[0, 1\]: a function of the "
+                                            r"program, of then\(\) or a communication hook, has not returned for \d s")
+
+    def test_threads_that_share_a_group_are_told_to_take_their_own(self):
+        self.assertIn("passed", world(shared))
 
     def test_two_contexts_in_a_process(self):
         self.assertIn("passed", world(two_worlds))

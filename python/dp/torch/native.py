@@ -115,7 +115,8 @@ def _command(header: str, output: str) -> list[str]:
 
 def check() -> None:
     """Unavailable: there is no compiled file, and none can be made. Compiles nothing."""
-    if not any(os.path.exists(os.path.join(folder, _name())) for folder in (COMPILED, _folder())):
+    name = _name()
+    if not os.path.exists(os.path.join(COMPILED, name)) and not os.path.exists(os.path.join(_folder(), name)):
         _command(_header(), "")
 
 
