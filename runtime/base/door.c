@@ -256,9 +256,9 @@ static int describe_origin(int fd, const struct sockaddr_storage *from, char add
 
     *source = 0;
     if (from->ss_family == AF_UNIX) {
-        if (dp_local_peer(fd, &user, &pid) != 0) user = (uid_t)-1;
+        (void)dp_local_peer(fd, &user, &pid);
         snprintf(address, 64, "process %d of user %u", (int)pid, (unsigned)user);
-        return user == geteuid() ? 0 : -1;
+        return dp_local_peer_is_own(fd) ? 0 : -1;
     }
     snprintf(address, 64, "?");
     map_address(from, &ip);

@@ -2,12 +2,8 @@
  * mailbox.c - memory of one rank into which its neighbours on the same node write messages, and the
  * doorbell that wakes the rank. mailbox.h has the picture, the callers and their threads.
  *
- * The memory is a memfd, the doorbell a pipe. A neighbour opens both under /proc/PID/fd, which the
- * kernel permits between processes of one user that may trace each other. Descriptor numbers are
- * reused, so a nonce in the file proves that it is the one of the address, and the header then says
- * where the pipe is. The file is sealed: were it made shorter, an access past its end would end the
- * processes that have mapped it. Neighbours open the pipe for reading as well, because writing to a
- * pipe without a reader raises SIGPIPE.
+ * The memory is a memfd, the doorbell an eventfd. The file is sealed: were it made shorter, an
+ * access past its end would end the processes that have mapped it.
  *
  * Sleep and wake-up are Dekker's algorithm, with these four accesses sequentially consistent:
  *
@@ -23,30 +19,24 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/auth.h"
 #include "runtime/base/limits.h"
-#include "runtime/base/wire.h"
 
 #define MAGIC UINT64_C(0x31584f424d504400) /* "\0DPMBOX1" */
 #define RANKS_MAX 1024
-#define ANY_INODE UINT64_MAX
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* The head of the file. Behind it lie as many rings as fit, one for each of ranks[], in this order.
- * Written once by the owner before any neighbour knows the address, but for the two flags. */
+ * Written once by the owner before any neighbour has the file, but for the two flags. */
 typedef struct header {
     _Alignas(64) uint64_t magic;
-    uint64_t nonce; /* of the address: no other mailbox has it */
-    uint64_t tag;   /* of the job */
-    uint64_t doorbell_inode;
-    uint32_t doorbell;          /* descriptor number in the owner's process */
+    uint64_t tag;               /* of the job */
     uint32_t owner;             /* rank */
     _Atomic uint32_t is_asleep; /* set by the owner; cleared by it, or by a neighbour that rings */
     _Atomic uint32_t is_closed; /* set by the owner */
@@ -59,10 +49,8 @@ struct dp_mailbox {
     size_t bytes;
     int ring_count; /* as checked once: the header may change under a broken owner */
     int ring_index; /* of a neighbour's mailbox: the ring that this rank writes; -1: it is own */
-    int doorbell;   /* own: the read end; a neighbour's: opened for both directions */
-    /* the owner's */
-    int file;
-    int doorbell_write; /* never written: without a writer the read end would always be readable */
+    int doorbell;
+    int file; /* the owner's; -1: it is a neighbour's */
 };
 
 static size_t mailbox_bytes(int count)
@@ -79,7 +67,7 @@ static dp_mailbox_t *alloc_mailbox(void)
 {
     dp_mailbox_t *mailbox = calloc(1, sizeof(*mailbox));
 
-    if (mailbox != NULL) mailbox->file = mailbox->doorbell = mailbox->doorbell_write = -1;
+    if (mailbox != NULL) mailbox->file = mailbox->doorbell = -1;
     return mailbox;
 }
 
@@ -99,7 +87,6 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox)
     if (mailbox->header != NULL) munmap(mailbox->header, mailbox->bytes);
     if (mailbox->file >= 0) close(mailbox->file);
     if (mailbox->doorbell >= 0) close(mailbox->doorbell);
-    if (mailbox->doorbell_write >= 0) close(mailbox->doorbell_write);
     free(mailbox);
 }
 
@@ -120,20 +107,6 @@ static int make_file(dp_mailbox_t *mailbox, size_t bytes)
     return map_mailbox(mailbox, mailbox->file, bytes);
 }
 
-static int make_doorbell(dp_mailbox_t *mailbox)
-{
-    struct stat about;
-    int ends[2];
-
-    if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) != 0) return -1;
-    mailbox->doorbell = ends[0];
-    mailbox->doorbell_write = ends[1];
-    if (fstat(mailbox->doorbell, &about) != 0) return -1;
-    mailbox->header->doorbell = (uint32_t)mailbox->doorbell;
-    mailbox->header->doorbell_inode = about.st_ino;
-    return 0;
-}
-
 dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
                               dp_mailbox_t **out, dp_error_t *error)
 {
@@ -146,7 +119,8 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
     }
     mailbox = alloc_mailbox();
     if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    if (make_file(mailbox, mailbox_bytes(count)) != 0 || make_doorbell(mailbox) != 0) {
+    mailbox->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (mailbox->doorbell < 0 || make_file(mailbox, mailbox_bytes(count)) != 0) {
         dp_error_set(error, DP_ERR_SYSTEM, "no shared memory: %s", strerror(errno));
         dp_mailbox_destroy(mailbox);
         return DP_ERR_SYSTEM;
@@ -154,7 +128,6 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
     mailbox->ring_count = count;
     mailbox->ring_index = -1;
     header = mailbox->header;
-    dp_random(&header->nonce, sizeof(header->nonce));
     header->magic = MAGIC;
     header->tag = tag;
     header->owner = (uint32_t)rank;
@@ -164,15 +137,10 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
     return DP_OK;
 }
 
-void dp_mailbox_address(const dp_mailbox_t *mailbox, uint8_t address[DP_MAILBOX_ADDRESS])
+void dp_mailbox_files(const dp_mailbox_t *mailbox, int files[DP_MAILBOX_FILES])
 {
-    dp_writer_t writer;
-
-    dp_writer_init(&writer, address, DP_MAILBOX_ADDRESS);
-    dp_write_u32(&writer, (uint32_t)getpid());
-    dp_write_u32(&writer, (uint32_t)mailbox->file);
-    dp_write_u64(&writer, mailbox->header->nonce);
-    DP_ASSERT(!writer.failed && writer.bytes == DP_MAILBOX_ADDRESS);
+    files[0] = mailbox->file;
+    files[1] = mailbox->doorbell;
 }
 
 dp_ring_t *dp_mailbox_ring(const dp_mailbox_t *mailbox, int from)
@@ -191,9 +159,9 @@ int dp_mailbox_fd(const dp_mailbox_t *mailbox)
 
 void dp_mailbox_clear_doorbell(dp_mailbox_t *mailbox)
 {
-    char rung[64];
+    uint64_t rung;
 
-    while (read(mailbox->doorbell, rung, sizeof(rung)) > 0) {
+    while (read(mailbox->doorbell, &rung, sizeof(rung)) < 0 && errno == EINTR) {
     }
 }
 
@@ -216,33 +184,9 @@ void dp_mailbox_close(dp_mailbox_t *mailbox)
 
 /* ---- For a neighbour ------------------------------------------------------------------------ */
 
-/* Opens a descriptor of another process for reading and writing. O_PATH first: opening a device or
- * a FIFO of unknown origin can block or have effects, so its kind is checked without opening it.
- * -1 with errno; EXDEV: it is another kind of file, or has another inode. */
-static int open_peer_fd(uint32_t pid, uint32_t number, mode_t kind, uint64_t inode)
-{
-    char path[64];
-    struct stat about;
-    int seen, fd = -1, failed = EXDEV;
-
-    snprintf(path, sizeof(path), "/proc/%u/fd/%u", pid, number);
-    seen = open(path, O_PATH | O_CLOEXEC);
-    if (seen < 0) return -1;
-    if (fstat(seen, &about) == 0 && (about.st_mode & S_IFMT) == kind &&
-        (inode == ANY_INODE || about.st_ino == inode)) {
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", seen);
-        fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-        failed = errno;
-    }
-    close(seen);
-    errno = failed;
-    return fd;
-}
-
-/* Maps the file if it is the mailbox of the address, and finds this rank's ring in it. NULL, or in
- * words what is wrong. */
-static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce, int rank,
-                                 int from, uint64_t tag)
+/* Maps the file if it is that rank's mailbox, and finds this rank's ring in it. NULL, or in words
+ * what is wrong. */
+static const char *map_peer_file(dp_mailbox_t *mailbox, int file, int rank, int from, uint64_t tag)
 {
     const int seals = fcntl(file, F_GET_SEALS);
     struct stat about;
@@ -252,13 +196,12 @@ static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &about) != 0 ||
         (size_t)about.st_size < mailbox_bytes(0) ||
         (size_t)about.st_size > mailbox_bytes(RANKS_MAX))
-        return "there is another file";
+        return "it gave another file";
     if (map_mailbox(mailbox, file, (size_t)about.st_size) != 0) return "no memory to map it";
     header = mailbox->header;
     mailbox->ring_count = (int)((mailbox->bytes - mailbox_bytes(0)) / sizeof(dp_ring_t));
-    if (header->magic != MAGIC || header->nonce != nonce || header->tag != tag ||
-        header->owner != (uint32_t)rank)
-        return "what lies there is not its mailbox";
+    if (header->magic != MAGIC || header->tag != tag || header->owner != (uint32_t)rank)
+        return "its file is no mailbox of this job";
     for (int i = 0; i < mailbox->ring_count; i++) {
         if (header->ranks[i] != from) continue;
         mailbox->ring_index = i;
@@ -267,48 +210,47 @@ static const char *map_peer_file(dp_mailbox_t *mailbox, int file, uint64_t nonce
     return "it has no ring for this rank";
 }
 
-dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t tag,
+/* A pipe without a reader, say, would raise SIGPIPE, and another file could block. */
+static int is_doorbell(int fd)
+{
+    struct stat about;
+
+    return fstat(fd, &about) == 0 && !S_ISFIFO(about.st_mode) && !S_ISSOCK(about.st_mode) &&
+           (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+dp_status_t dp_mailbox_open(const int files[DP_MAILBOX_FILES], int rank, int from, uint64_t tag,
                             dp_mailbox_t **out, dp_error_t *error)
 {
     dp_mailbox_t *mailbox = alloc_mailbox();
-    const char *reason = NULL;
-    dp_reader_t reader;
-    uint32_t pid, number;
-    int file;
+    const dp_status_t status = mailbox == NULL ? DP_ERR_NO_MEMORY : DP_ERR_SYSTEM;
+    const char *reason = "no memory";
 
-    if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    dp_reader_init(&reader, address, DP_MAILBOX_ADDRESS);
-    pid = dp_read_u32(&reader);
-    number = dp_read_u32(&reader);
-    file = open_peer_fd(pid, number, S_IFREG, ANY_INODE);
-    if (file >= 0) {
-        reason = map_peer_file(mailbox, file, dp_read_u64(&reader), rank, from, tag);
-        close(file);
-        if (reason == NULL) {
-            mailbox->doorbell = open_peer_fd(pid, mailbox->header->doorbell, S_IFIFO,
-                                             mailbox->header->doorbell_inode);
-        }
+    if (mailbox != NULL) {
+        mailbox->doorbell = files[1];
+        reason = is_doorbell(files[1]) ? map_peer_file(mailbox, files[0], rank, from, tag)
+                                       : "it gave no doorbell";
+    } else {
+        close(files[1]);
     }
-    if (reason == NULL && mailbox->doorbell < 0)
-        reason = errno == EXDEV ? "there is another file" : strerror(errno);
-    if (reason != NULL) {
-        dp_error_set(error, DP_ERR_SYSTEM, "process %u: %s", pid, reason);
-        dp_mailbox_destroy(mailbox);
-        return DP_ERR_SYSTEM;
+    close(files[0]);
+    if (reason == NULL) {
+        *out = mailbox;
+        return DP_OK;
     }
-    *out = mailbox;
-    return DP_OK;
+    dp_mailbox_destroy(mailbox);
+    return dp_error_set(error, status, "%s", reason);
 }
 
 void dp_mailbox_wake(dp_mailbox_t *mailbox)
 {
+    static const uint64_t one = 1;
     _Atomic uint32_t *is_asleep = &mailbox->header->is_asleep;
 
     /* Both pair with dp_mailbox_arm(). The load first: it leaves the cache line shared while the
      * owner is awake, which is the usual case. */
     if (atomic_load(is_asleep) == 0 || atomic_exchange(is_asleep, 0) == 0) return;
-    /* A full pipe (EAGAIN) is readable already. */
-    while (write(mailbox->doorbell, "", 1) < 0 && errno == EINTR) {
+    while (write(mailbox->doorbell, &one, sizeof(one)) < 0 && errno == EINTR) {
     }
 }
 

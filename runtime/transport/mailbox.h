@@ -2,21 +2,21 @@
  * mailbox.h - memory of one rank into which its neighbours on the same node write messages, and the
  * doorbell that wakes the rank.
  *
- *                    mailbox of rank 3 (a sealed memfd)              doorbell (a pipe)
+ *                    mailbox of rank 3 (a sealed memfd)              doorbell (an eventfd)
  *     +----------+----------------+----------------+---------+      +------------------+
- *     | header   | ring of rank 1 | ring of rank 5 |   ...   |      | read end: rank 3 |
- *     | nonce    | head ......... |                |         |      | sleeps on it     |
- *     | ranks[]  | tail           |                |         |      | write end: each  |
- *     | is_asleep| data[32 KiB]   |                |         |      | neighbour opens  |
- *     +----------+----------------+----------------+---------+      +--------^---------+
+ *     | header   | ring of rank 1 | ring of rank 5 |   ...   |      | rank 3 sleeps    |
+ *     | ranks[]  | head ......... |                |         |      | on it            |
+ *     | is_asleep| tail           |                |         |      +--------^---------+
+ *     |          | data[32 KiB]   |                |         |               |
+ *     +----------+----------------+----------------+---------+               |
  *                    ^ rank 1 writes    ^ rank 5 writes                      |
- *                    rank 3 reads all of them     one byte, only if is_asleep was 1
+ *                    rank 3 reads all of them     rung only if is_asleep was 1
  *
  * Each neighbour has a ring of its own (ring.h), so a ring has one writer and one reader and needs
  * no lock. An edge of the tree is two rings: each of its ranks writes into the other's mailbox.
  *
- * The address of a mailbox is a process id and a descriptor: neighbours open the file and the pipe
- * under /proc/PID/fd. So no descriptor has to be passed, and the kernel decides who may open them.
+ * A mailbox is two descriptors, the file and the doorbell, which neighbours get over UNIX sockets
+ * (near.h).
  *
  * Called by shm.c, in the thread that owns the transport; dp_mailbox_wake() and the rings are the
  * parts that several processes use at the same time. It must not know what messages are.
@@ -27,7 +27,7 @@
 #include "runtime/base/error.h"
 #include "runtime/transport/ring.h"
 
-#define DP_MAILBOX_ADDRESS ((size_t)16) /* bytes */
+#define DP_MAILBOX_FILES 2 /* the file, the doorbell */
 
 typedef struct dp_mailbox dp_mailbox_t;
 
@@ -41,17 +41,18 @@ typedef struct dp_mailbox dp_mailbox_t;
 dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
                               dp_mailbox_t **out, dp_error_t *error);
 
-void dp_mailbox_address(const dp_mailbox_t *mailbox, uint8_t address[DP_MAILBOX_ADDRESS]);
+/* Its descriptors, for neighbours; borrowed until it is destroyed. */
+void dp_mailbox_files(const dp_mailbox_t *mailbox, int files[DP_MAILBOX_FILES]);
 
 /**
- * Opens the mailbox of a neighbour: the very one of the address, or none.
+ * Opens the mailbox of a neighbour.
  *
- * @param address DP_MAILBOX_ADDRESS bytes of dp_mailbox_address() on the other rank
+ * @param files   copies of dp_mailbox_files() of the other rank; taken, also on an error
  * @param rank    of the neighbour
  * @param from    this rank: the one whose ring is used
  * @return DP_OK, DP_ERR_NO_MEMORY, DP_ERR_SYSTEM; error says what was in the way
  */
-dp_status_t dp_mailbox_open(const uint8_t *address, int rank, int from, uint64_t tag,
+dp_status_t dp_mailbox_open(const int files[DP_MAILBOX_FILES], int rank, int from, uint64_t tag,
                             dp_mailbox_t **out, dp_error_t *error);
 
 void dp_mailbox_destroy(dp_mailbox_t *mailbox); /* own or opened; NULL is fine */

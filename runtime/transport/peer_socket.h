@@ -2,36 +2,31 @@
  * peer_socket.h - a UNIX socket between two ranks of one node: how a rank is found, and who may
  * connect.
  *
- * A rank that others connect to listens on a random name in the abstract namespace. Any process in
- * the same network namespace can read such a name in /proc/net/unix, so the name proves nothing.
- * Both ends compare the other's user (SO_PEERCRED), and the one that connects sends a hello with
- * the key and the tag that only ranks of the job know.
+ * A rank that others connect to listens on a local socket (local_socket.h), whose name proves
+ * nothing: any process in the same network namespace can read it. Both ends compare the other's
+ * user, and the one that connects sends a hello with the key and the tag that only ranks of the job
+ * know.
  *
- * Used by unix.c and unix_connect.c for control messages, on the thread that owns the transport,
- * and by hello.c (coordinator/api) in dp_init(), to try which ranks reach each other. No call
- * blocks. It must not know what messages are.
+ * Used by near.c, on the thread that owns the transport, and by hello.c (coordinator/api) in
+ * dp_init(), to try which ranks reach each other. No call blocks.
  */
 #ifndef DP_TRANSPORT_PEER_SOCKET_H
 #define DP_TRANSPORT_PEER_SOCKET_H
 
-#include <sys/types.h>
+#include "runtime/base/local_socket.h"
 
-#include "runtime/base/error.h"
-
-#define DP_PEER_SOCKET_NAME ((size_t)16)
 #define DP_PEER_SOCKET_KEY ((size_t)16)
-#define DP_PEER_SOCKET_ADDRESS (DP_PEER_SOCKET_NAME + DP_PEER_SOCKET_KEY + 12)
+#define DP_PEER_SOCKET_ADDRESS (DP_LOCAL_ADDRESS_ROOM + DP_PEER_SOCKET_KEY + 12)
 
 /* Where a rank is found. Only ranks of the job see it: it goes through the rendezvous. */
 typedef struct dp_peer_socket_address {
-    uint8_t name[DP_PEER_SOCKET_NAME]; /* of its socket, in hexadecimal behind a prefix; if it
-                                          listens */
-    uint8_t key[DP_PEER_SOCKET_KEY];   /* that a hello must have */
-    uint64_t pid_namespace;            /* pid means something only inside it; 0: not known */
+    char name[DP_LOCAL_ADDRESS_ROOM]; /* of dp_local_listen(); "": it does not listen */
+    uint8_t key[DP_PEER_SOCKET_KEY];  /* that a hello must have */
+    uint64_t pid_namespace;           /* pid means something only inside it; 0: not known */
     uint32_t pid;
 } dp_peer_socket_address_t;
 
-/* This process, with a random name and key. */
+/* This process, with a random key and no name. */
 void dp_peer_socket_address_make(dp_peer_socket_address_t *address);
 void dp_peer_socket_address_write(const dp_peer_socket_address_t *address,
                                   uint8_t bytes[DP_PEER_SOCKET_ADDRESS]);
@@ -52,15 +47,6 @@ void dp_peer_socket_hello_make(dp_peer_socket_hello_t *hello, int from, uint64_t
 /* 1: sent by a rank of this job to the rank of `own`. Compares the key in constant time. */
 int dp_peer_socket_hello_is_valid(const dp_peer_socket_hello_t *hello, uint64_t tag,
                                   const dp_peer_socket_address_t *own);
-
-/* A listening socket, non-blocking, or -1 with errno. */
-int dp_peer_socket_listen(const dp_peer_socket_address_t *own, int backlog);
-/* A connected socket, or -1 with errno: EAGAIN: its queue is full, try again; EPERM: the name is
- * another user's or another process's. */
-int dp_peer_socket_connect(const dp_peer_socket_address_t *to);
-/* The next connection of a process of this user; -1 with errno: EPERM: one of another user was
- * dropped. */
-int dp_peer_socket_accept(int listener);
 
 /* A descriptor that is readable once the process of that address has ended; -1: none to be had,
  * with errno ESRCH if it has ended already. */

@@ -1,29 +1,26 @@
 /*
  * shm.c - the transport that carries control messages between neighbours on one node through shared
- * memory, and everything else over the transport below it, called lower (unix.c).
+ * memory, and everything else over the transport below it, called lower.
  *
  * Called through the ops table by the thread that owns the transport: the coordinator's, or one
  * that waits in its stead. Only wake() may be called by others. It must not know what messages
  * mean.
  *
- * All messages of an edge take one way, so they stay in order: the two mailboxes (mailbox.h), if
- * both ranks could open the other's, else lower. Each rank says which by its first message over
- * lower, a greeting of one byte. Until the greeting has come, messages to that rank wait in its
- * queue.
+ * Each rank has a mailbox (mailbox.h) and gives its descriptors to its neighbours over UNIX sockets
+ * (near.h), which also show a death: a ring cannot tell that its writer is gone, a socket can.
  *
- *     connect()            the other's greeting arrives over lower
- *     +----------------+   "opened", and this rank has too    +------------------------------+
- *     | greeting sent, | -----------------------------------> | rings: send, poll, wake-ups  |
- *     | messages wait  |                                      +------------------------------+
- *     |                |   "not opened", or this rank has not +------------------------------+
- *     |                | -----------------------------------> | lower carries both directions|
- *     +----------------+                                      +------------------------------+
- *             | lower reports a death, or the ring is damaged             | likewise
- *             v                                                           v
+ *     connect()            the other's descriptors arrive
+ *     +----------------+                          +------------------------------+
+ *     | messages wait  | -----------------------> | rings: send, poll, wake-ups  |
+ *     +----------------+                          +------------------------------+
+ *             | the socket shows a death, or the ring is damaged  | likewise
+ *             v                                                   v
  *     lost: what the rank had written before lies in this rank's memory and is delivered first
  *
- * Where this rank cannot even open the other's mailbox, the edge belongs to lower from connect()
- * on. Lower also shows a death: a ring cannot tell that its writer is gone, a socket can.
+ *     outer (fd(), others sleep on it) --+-- wake: eventfd
+ *                                        +-- doorbell
+ *                                        +-- lower's descriptors
+ *                                        +-- near: epoll over sockets and processes
  *
  * Sleep. Neighbours ring the doorbell only of a rank that has declared that it sleeps. arm() and
  * rearm() declare so and then look at all rings once more; poll() takes it back. A message that
@@ -40,17 +37,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/transport/frame.h"
 #include "runtime/transport/mailbox.h"
+#include "runtime/transport/near.h"
 
 #define CLOSE_STEP_MS 5 /* longest sleep in close(), should an event be missed */
 
-/* Polling lower is a system call. While it carries no messages and only reports deaths, every 16th
- * poll does so. */
-#define LOWER_EVERY 16
+/* Looking at the sockets is a system call. Once all mailboxes have come they only report deaths,
+ * and every 16th poll looks. */
+#define LOOK_EVERY 16
 
-/* A message that waits for the greeting, or for room in the ring. */
+_Static_assert(DP_NEAR_FILES == DP_MAILBOX_FILES, "what neighbours give each other is a mailbox");
+
+/* A message that waits for the neighbour's mailbox, or for room in the ring. */
 typedef struct outgoing {
     struct outgoing *next;
     size_t bytes;
@@ -60,12 +62,11 @@ typedef struct outgoing {
 
 typedef struct shm_peer {
     int rank;
-    dp_mailbox_t *mailbox; /* that rank's, where this one writes; NULL: lower carries this edge */
+    dp_mailbox_t *mailbox; /* that rank's, where this one writes; NULL: it has yet to come */
     dp_ring_writer_t out;  /* this rank's ring in that mailbox */
     dp_ring_reader_t in;   /* that rank's ring in this one's mailbox */
     outgoing_t *queue;     /* waits to be sent, oldest first */
     outgoing_t **queue_end;
-    int has_greeted;    /* its greeting has come over lower */
     int is_send_closed; /* it reads nothing any more: what is sent to it is dropped */
     int is_lost;        /* found out, and still to be reported behind its last messages */
     int is_reported;    /* PEER_LOST was returned: nothing of it is read any more */
@@ -74,16 +75,20 @@ typedef struct shm_peer {
 
 typedef struct shm {
     dp_transport_t base;
-    dp_transport_t *lower; /* owned */
+    dp_transport_t *lower; /* owned; NULL: all neighbours are on this node */
     int rank;
     uint64_t tag;
     dp_log_t log;
-    dp_mailbox_t *mailbox; /* this rank's; NULL: lower carries everything */
-    int fd;                /* epoll over lower's and the doorbell; -1: lower's fd shows both */
-    int next;              /* index of the peer that poll() looks at first */
-    int lower_edges;       /* neighbours, on any node, whose messages may come over lower */
-    unsigned polls_since_lower;
-    int is_armed; /* the mailbox declares that this rank sleeps */
+    dp_mailbox_t *mailbox; /* this rank's; NULL: no neighbour is on this node, likewise near */
+    dp_near_t *near;
+    int wake;    /* eventfd of wake() */
+    int outer;   /* epoll, see above */
+    int next;    /* index of the peer that poll() looks at first */
+    int awaited; /* neighbours on this node whose mailbox has not come, and may */
+    unsigned polls_since_look;
+    int lower_first; /* poll() asks lower first every other time, so neither side starves */
+    int is_armed;    /* the mailbox declares that this rank sleeps */
+    int is_connected;
     int is_closed;
     int peer_count;
     shm_peer_t peers[]; /* on this node; those on others are lower's alone */
@@ -132,7 +137,7 @@ static void flush_outgoing(shm_t *self, shm_peer_t *peer)
 {
     dp_status_t status = DP_OK;
 
-    if (peer->queue == NULL || !peer->has_greeted) return;
+    if (peer->queue == NULL || peer->mailbox == NULL) return;
     if (dp_mailbox_is_closed(peer->mailbox)) peer->is_send_closed = 1;
     while (peer->queue != NULL && !peer->is_send_closed && status == DP_OK) {
         outgoing_t *outgoing = peer->queue;
@@ -158,11 +163,11 @@ static dp_status_t shm_send(dp_transport_t *base, int rank, const void *data, si
     outgoing_t *outgoing;
     size_t done = 0;
 
-    if (peer == NULL || peer->mailbox == NULL)
+    if (peer == NULL && self->lower != NULL)
         return self->lower->ops->send(self->lower, rank, data, bytes);
-    if (bytes > DP_FRAME_TOTAL_MAX) return DP_ERR_INVALID;
+    if (peer == NULL || !self->is_connected || bytes > DP_FRAME_TOTAL_MAX) return DP_ERR_INVALID;
     if (self->is_closed || peer->is_send_closed) return DP_OK;
-    if (peer->has_greeted && peer->queue == NULL && dp_ring_fits(&peer->out, bytes)) {
+    if (peer->mailbox != NULL && peer->queue == NULL && dp_ring_fits(&peer->out, bytes)) {
         (void)dp_ring_write(&peer->out, data, bytes, &done); /* whole */
         dp_mailbox_wake(peer->mailbox);
         return DP_OK;
@@ -184,12 +189,12 @@ static dp_status_t shm_send(dp_transport_t *base, int rank, const void *data, si
 /* 1: *out is a message of one neighbour, or its loss. */
 static int poll_peer(shm_t *self, shm_peer_t *peer, dp_transport_event_t *out)
 {
-    dp_status_t status = DP_ERR_PENDING;
+    dp_status_t status;
     int must_wake = 0;
 
     if (peer->is_reported) return 0;
-    if (peer->mailbox != NULL) status = dp_ring_read(&peer->in, &must_wake);
-    if (must_wake) dp_mailbox_wake(peer->mailbox);
+    status = dp_ring_read(&peer->in, &must_wake);
+    if (must_wake && peer->mailbox != NULL) dp_mailbox_wake(peer->mailbox);
     if (status == DP_OK) {
         *out = (dp_transport_event_t){.kind = DP_TRANSPORT_MESSAGE,
                                       .rank = peer->rank,
@@ -221,62 +226,45 @@ static int poll_peers(shm_t *self, dp_transport_event_t *out)
     return 0;
 }
 
-/* One of the two could not open the other's mailbox: lower carries both directions. Nothing was
- * written to the ring yet, so sending the queue over lower keeps the order. */
-static void fall_back(shm_t *self, shm_peer_t *peer)
+/* Opens the neighbour's mailbox, to write there. */
+static void open_peer_mailbox(shm_t *self, shm_peer_t *peer, const int *files)
 {
-    for (const outgoing_t *outgoing = peer->queue; outgoing != NULL; outgoing = outgoing->next) {
-        if (self->lower->ops->send(self->lower, peer->rank, outgoing->data, outgoing->bytes) !=
-            DP_OK)
-            mark_lost(peer, "a message to it was lost (out of memory)");
-    }
-    shm_drop_queue(peer);
-    dp_mailbox_destroy(peer->mailbox);
-    peer->mailbox = NULL;
-}
+    dp_error_t error = {DP_OK, ""};
+    char text[128];
 
-/* The neighbour's first message over lower: 1: it has opened this rank's mailbox; 0: it could not.
- */
-static void handle_greeting(shm_t *self, shm_peer_t *peer, const dp_transport_event_t *event)
-{
-    const uint8_t *flag = event->data;
-
-    peer->has_greeted = 1;
-    if (event->bytes != 1 || flag[0] > 1) {
-        mark_lost(peer, "its first message makes no sense");
-    } else if (peer->mailbox != NULL && flag[0] == 1) {
-        self->lower_edges--;
-        flush_outgoing(self, peer);
-    } else {
-        fall_back(self, peer);
-    }
-}
-
-/* An event of lower. 1: it is the caller's; 0: it was a greeting, or a loss that poll_peer()
- * reports behind the neighbour's last messages. */
-static int handle_lower_event(shm_t *self, const dp_transport_event_t *event)
-{
-    shm_peer_t *peer = find_peer(self, event->rank);
-
-    if (peer == NULL) return 1;
-    if (event->kind == DP_TRANSPORT_PEER_LOST) {
-        mark_lost(peer, event->text);
+    self->awaited--;
+    if (dp_mailbox_open(files, peer->rank, self->rank, self->tag, &peer->mailbox, &error) !=
+        DP_OK) {
+        snprintf(text, sizeof(text), "its memory cannot be used: %.90s", error.text);
+        mark_lost(peer, text);
         peer->is_send_closed = 1;
         shm_drop_queue(peer);
-        return 0;
+        dp_near_drop(self->near, peer->rank);
+        return;
     }
-    if (peer->has_greeted) return !peer->is_reported;
-    handle_greeting(self, peer, event);
-    return 0;
+    dp_ring_writer_init(&peer->out, dp_mailbox_ring(peer->mailbox, self->rank));
+    flush_outgoing(self, peer);
+    dp_mailbox_wake(peer->mailbox); /* it may wait for room that this rank made meanwhile */
 }
 
-static int shm_poll_lower(shm_t *self, dp_transport_event_t *out)
+/* A loss is reported by poll_peer(), behind the neighbour's last messages. */
+static void look_near(shm_t *self)
 {
-    self->polls_since_lower = 0;
-    while (self->lower->ops->poll(self->lower, out) == DP_OK) {
-        if (handle_lower_event(self, out)) return 1;
+    dp_near_event_t event;
+
+    self->polls_since_look = 0;
+    while (dp_near_poll(self->near, &event)) {
+        shm_peer_t *peer = find_peer(self, event.rank);
+
+        if (event.lost == NULL) {
+            open_peer_mailbox(self, peer, event.files);
+            continue;
+        }
+        if (peer->mailbox == NULL && !peer->is_lost) self->awaited--;
+        mark_lost(peer, event.lost);
+        peer->is_send_closed = 1;
+        shm_drop_queue(peer);
     }
-    return 0;
 }
 
 /* This rank polls: it finds messages without the doorbell from now on. */
@@ -287,25 +275,39 @@ static void disarm_mailbox(shm_t *self)
     dp_mailbox_disarm(self->mailbox);
 }
 
+/* This node's neighbours. 1: *out is an event. */
+static int poll_near(shm_t *self, dp_transport_event_t *out)
+{
+    if (self->near == NULL || !self->is_connected) return 0;
+    for (int i = 0; i < self->peer_count; i++)
+        flush_outgoing(self, &self->peers[i]);
+    if (++self->polls_since_look < LOOK_EVERY && poll_peers(self, out)) return 1;
+    if (self->awaited > 0 || self->polls_since_look >= LOOK_EVERY) look_near(self);
+    return poll_peers(self, out);
+}
+
+static int poll_lower(shm_t *self, dp_transport_event_t *out)
+{
+    return self->lower != NULL && self->lower->ops->poll(self->lower, out) == DP_OK;
+}
+
 static dp_status_t shm_poll(dp_transport_t *base, dp_transport_event_t *out)
 {
     shm_t *self = (shm_t *)base;
 
     disarm_mailbox(self);
-    for (int i = 0; i < self->peer_count; i++)
-        flush_outgoing(self, &self->peers[i]);
-    self->polls_since_lower++;
-    if (self->polls_since_lower < LOWER_EVERY && poll_peers(self, out)) return DP_OK;
-    if ((self->lower_edges > 0 || self->polls_since_lower >= LOWER_EVERY) &&
-        shm_poll_lower(self, out))
-        return DP_OK;
-    return poll_peers(self, out) ? DP_OK : DP_ERR_PENDING;
+    self->lower_first = !self->lower_first;
+    if (self->lower_first && poll_lower(self, out)) return DP_OK;
+    if (poll_near(self, out)) return DP_OK;
+    return !self->lower_first && poll_lower(self, out) ? DP_OK : DP_ERR_PENDING;
 }
 
+/* This node's neighbours have sockets that close and pidfds; there silence is no loss yet. */
 static void shm_give_up(dp_transport_t *base, int rank)
 {
     shm_t *self = (shm_t *)base;
 
+    if (find_peer(self, rank) != NULL || self->lower == NULL) return;
     if (self->lower->ops->give_up != NULL) self->lower->ops->give_up(self->lower, rank);
 }
 
@@ -313,25 +315,23 @@ static void shm_give_up(dp_transport_t *base, int rank)
 
 static int shm_fd(const dp_transport_t *base)
 {
-    const shm_t *self = (const shm_t *)base;
-
-    return self->fd < 0 ? self->lower->ops->fd(self->lower) : self->fd;
+    return ((const shm_t *)base)->outer;
 }
 
 /* Whether this rank must not sleep because of a neighbour. Called after dp_mailbox_arm(), see
  * ring.c for why that order matters. */
 static int has_work(shm_peer_t *peer)
 {
-    if (!peer->is_reported && (peer->is_lost || (peer->mailbox != NULL && dp_ring_has(&peer->in))))
-        return 1;
-    if (peer->queue == NULL || !peer->has_greeted) return 0; /* lower wakes it for the greeting */
+    if (!peer->is_reported && (peer->is_lost || dp_ring_has(&peer->in))) return 1;
+    if (peer->queue == NULL || peer->mailbox == NULL) return 0; /* the socket wakes it for that */
     return dp_ring_await(&peer->out);
 }
 
 static dp_status_t arm_mailbox(shm_t *self)
 {
-    self->polls_since_lower = LOWER_EVERY; /* the next poll asks lower: it may end the sleep */
+    self->polls_since_look = LOOK_EVERY; /* the next poll looks at the sockets, too */
     if (self->mailbox == NULL) return DP_OK;
+    if (dp_near_has_news(self->near)) return DP_ERR_PENDING;
     self->is_armed = 1;
     dp_mailbox_arm(self->mailbox);
     for (int i = 0; i < self->peer_count; i++) {
@@ -345,13 +345,16 @@ static dp_status_t arm_mailbox(shm_t *self)
 static dp_status_t shm_arm(dp_transport_t *base)
 {
     shm_t *self = (shm_t *)base;
+    uint64_t wakes;
     dp_status_t status;
 
+    /* A wake() since the last sleep: the caller polls once more and finds what it was woken for. */
+    if (read(self->wake, &wakes, sizeof(wakes)) == (ssize_t)sizeof(wakes)) return DP_ERR_PENDING;
     /* Before the rings are looked at: a doorbell cleared later could be the one for a message that
      * came after the look. */
     if (self->mailbox != NULL) dp_mailbox_clear_doorbell(self->mailbox);
     status = arm_mailbox(self);
-    if (status == DP_OK) status = self->lower->ops->arm(self->lower);
+    if (status == DP_OK && self->lower != NULL) status = self->lower->ops->arm(self->lower);
     if (status != DP_OK) disarm_mailbox(self);
     return status;
 }
@@ -362,123 +365,109 @@ static dp_status_t shm_rearm(dp_transport_t *base)
     shm_t *self = (shm_t *)base;
     dp_status_t status = arm_mailbox(self);
 
-    if (status == DP_OK) status = self->lower->ops->rearm(self->lower);
+    if (status == DP_OK && self->lower != NULL) status = self->lower->ops->rearm(self->lower);
     if (status != DP_OK) disarm_mailbox(self);
     return status;
 }
 
 static void shm_wake(dp_transport_t *base)
 {
-    shm_t *self = (shm_t *)base;
+    static const uint64_t one = 1;
 
-    self->lower->ops->wake(self->lower);
+    while (write(((shm_t *)base)->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
 }
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-/* One byte with the length of the mailbox's address, that address, lower's address. */
+/* One byte with the length of this node's address, that address, lower's address. */
 static dp_status_t shm_address(dp_transport_t *base, void *data, size_t room, size_t *bytes)
 {
     shm_t *self = (shm_t *)base;
-    const size_t own = self->mailbox == NULL ? 0 : DP_MAILBOX_ADDRESS;
+    const size_t own = self->near == NULL ? 0 : DP_PEER_SOCKET_ADDRESS;
     uint8_t *at = data;
-    size_t lower_bytes;
-    dp_status_t status;
+    size_t more = 0;
+    dp_status_t status = DP_OK;
 
     if (room < 1 + own) return DP_ERR_INVALID;
     at[0] = (uint8_t)own;
-    if (own > 0) dp_mailbox_address(self->mailbox, at + 1);
-    status = self->lower->ops->address(self->lower, at + 1 + own, room - 1 - own, &lower_bytes);
-    if (status == DP_OK) *bytes = 1 + own + lower_bytes;
+    if (own > 0) dp_near_address(self->near, at + 1);
+    if (self->lower != NULL)
+        status = self->lower->ops->address(self->lower, at + 1 + own, room - 1 - own, &more);
+    if (status == DP_OK) *bytes = 1 + own + more;
     return status;
 }
 
-/* Opens the neighbour's mailbox, to write there. A rank without a mailbox of its own does not: it
- * could not be woken when there is room again. */
-static void open_peer_mailbox(shm_t *self, shm_peer_t *peer, const uint8_t *address)
+/* What lower is to connect to. */
+typedef struct others {
+    int *ranks;
+    const void **addresses;
+    size_t *bytes;
+    int count;
+} others_t;
+
+/* Checks all addresses, and collects those of neighbours on other nodes. */
+static dp_status_t find_others(shm_t *self, const int *ranks, const uint8_t *const *addresses,
+                               const size_t *bytes, int count, others_t *others, dp_error_t *error)
 {
-    dp_error_t error = {DP_OK, ""};
-
-    if (self->mailbox == NULL) return;
-    if (dp_mailbox_open(address, peer->rank, self->rank, self->tag, &peer->mailbox, &error) !=
-        DP_OK) {
-        dp_log_info(&self->log, "messages to rank %d go over %s: no way to its memory: %s",
-                    peer->rank, self->lower->ops->name, error.text);
-        return;
-    }
-    dp_ring_writer_init(&peer->out, dp_mailbox_ring(peer->mailbox, self->rank));
-}
-
-static void close_peer_mailboxes(shm_t *self)
-{
-    for (int i = 0; i < self->peer_count; i++) {
-        shm_drop_queue(&self->peers[i]);
-        dp_mailbox_destroy(self->peers[i].mailbox);
-        self->peers[i].mailbox = NULL;
-    }
-}
-
-/* Tells each neighbour on this node whether this rank could open its mailbox. */
-static dp_status_t send_greetings(shm_t *self, const int *ranks, int count)
-{
-    dp_status_t status = DP_OK;
-
-    for (int i = 0; status == DP_OK && i < count; i++) {
-        const shm_peer_t *peer = find_peer(self, ranks[i]);
-        const uint8_t flag = peer != NULL && peer->mailbox != NULL;
-
-        if (peer != NULL) status = self->lower->ops->send(self->lower, peer->rank, &flag, 1);
-    }
-    return status;
-}
-
-static dp_status_t connect_all(shm_t *self, const int *ranks, const uint8_t *const *addresses,
-                               const size_t *bytes, int count, const void **lower_addresses,
-                               size_t *lower_bytes, dp_error_t *error)
-{
-    dp_status_t status;
-
     for (int i = 0; i < count; i++) {
         const size_t own = bytes[i] == 0 ? 1 : addresses[i][0];
-        shm_peer_t *peer = find_peer(self, ranks[i]);
+        const int is_near = find_peer(self, ranks[i]) != NULL;
 
-        if (bytes[i] < 1 + own || (own != 0 && own != DP_MAILBOX_ADDRESS)) {
+        if (bytes[i] < 1 + own || (own != 0 && own != DP_PEER_SOCKET_ADDRESS) ||
+            (is_near && own == 0) || (!is_near && self->lower == NULL)) {
             return dp_error_set(error, DP_ERR_INVALID,
                                 "rank %d: the address of rank %d makes no sense", self->rank,
                                 ranks[i]);
         }
-        lower_addresses[i] = addresses[i] + 1 + own;
-        lower_bytes[i] = bytes[i] - 1 - own;
-        if (peer != NULL && peer->mailbox == NULL && own > 0)
-            open_peer_mailbox(self, peer, addresses[i] + 1);
+        if (is_near) continue;
+        others->ranks[others->count] = ranks[i];
+        others->addresses[others->count] = addresses[i] + 1 + own;
+        others->bytes[others->count++] = bytes[i] - 1 - own;
     }
-    status =
-        self->lower->ops->connect(self->lower, ranks, lower_addresses, lower_bytes, count, error);
+    return DP_OK;
+}
+
+static dp_status_t connect_all(shm_t *self, const int *ranks, const uint8_t *const *addresses,
+                               const size_t *bytes, int count, others_t *others, dp_error_t *error)
+{
+    dp_status_t status = find_others(self, ranks, addresses, bytes, count, others, error);
+
+    if (status == DP_OK && self->lower != NULL) {
+        status = self->lower->ops->connect(self->lower, others->ranks, others->addresses,
+                                           others->bytes, others->count, error);
+    }
     if (status != DP_OK) return status;
-    self->lower_edges = count;
-    status = send_greetings(self, ranks, count);
-    if (status == DP_OK) return DP_OK;
-    return dp_error_set(error, status, "rank %d: no memory for a first message", self->rank);
+    self->is_connected = 1;
+    for (int i = 0; i < count; i++) {
+        if (find_peer(self, ranks[i]) == NULL) continue;
+        self->awaited++;
+        dp_near_connect(self->near, ranks[i], addresses[i] + 1);
+    }
+    return DP_OK;
 }
 
 static dp_status_t shm_connect(dp_transport_t *base, const int *ranks, const void *const *addresses,
                                const size_t *bytes, int count, dp_error_t *error)
 {
     shm_t *self = (shm_t *)base;
-    const void **lower_addresses = calloc((size_t)count + 1, sizeof(*lower_addresses));
-    size_t *lower_bytes = calloc((size_t)count + 1, sizeof(*lower_bytes));
+    others_t others = {calloc((size_t)count + 1, sizeof(int)),
+                       calloc((size_t)count + 1, sizeof(void *)),
+                       calloc((size_t)count + 1, sizeof(size_t)), 0};
     dp_status_t status;
 
-    if (lower_addresses == NULL || lower_bytes == NULL) {
+    if (self->is_connected || self->is_closed) {
+        status = dp_error_set(error, DP_ERR_INVALID, "rank %d: connected twice", self->rank);
+    } else if (others.ranks == NULL || others.addresses == NULL || others.bytes == NULL) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "rank %d: no memory for %d neighbours",
                               self->rank, count);
     } else {
-        status = connect_all(self, ranks, (const uint8_t *const *)addresses, bytes, count,
-                             lower_addresses, lower_bytes, error);
+        status = connect_all(self, ranks, (const uint8_t *const *)addresses, bytes, count, &others,
+                             error);
     }
-    if (status != DP_OK) close_peer_mailboxes(self);
-    free(lower_bytes);
-    free(lower_addresses);
+    free(others.bytes);
+    free(others.addresses);
+    free(others.ranks);
     return status;
 }
 
@@ -496,7 +485,7 @@ static int shm_has_queued(const shm_t *self)
 static void shm_flush_all(shm_t *self, uint64_t deadline_ns)
 {
     for (;;) {
-        struct pollfd wait = {.fd = shm_fd(&self->base), .events = POLLIN};
+        struct pollfd wait = {.fd = self->outer, .events = POLLIN};
         dp_transport_event_t event;
 
         while (shm_poll(&self->base, &event) == DP_OK) {
@@ -515,7 +504,8 @@ static void shm_close(dp_transport_t *base, uint64_t deadline_ns)
     self->is_closed = 1;
     /* A neighbour with more for this rank than the ring holds must not wait for room. */
     if (self->mailbox != NULL) dp_mailbox_close(self->mailbox);
-    self->lower->ops->close(self->lower, deadline_ns);
+    if (self->near != NULL) dp_near_close(self->near, self->is_connected ? deadline_ns : 0);
+    if (self->lower != NULL) self->lower->ops->close(self->lower, deadline_ns);
 }
 
 static void shm_destroy(dp_transport_t *base)
@@ -523,54 +513,55 @@ static void shm_destroy(dp_transport_t *base)
     shm_t *self = (shm_t *)base;
 
     dp_transport_destroy(self->lower);
-    close_peer_mailboxes(self);
-    for (int i = 0; i < self->peer_count; i++)
+    dp_near_destroy(self->near);
+    for (int i = 0; i < self->peer_count; i++) {
+        shm_drop_queue(&self->peers[i]);
+        dp_mailbox_destroy(self->peers[i].mailbox);
         dp_ring_reader_fini(&self->peers[i].in);
+    }
     dp_mailbox_destroy(self->mailbox);
-    if (self->fd >= 0) close(self->fd);
+    if (self->wake >= 0) close(self->wake);
+    if (self->outer >= 0) close(self->outer);
     free(self);
 }
 
-/* Makes one descriptor that shows both the doorbell and lower's events: lower's own, if it can
- * watch another one, as few epolls may be nested. */
-static int open_fd(shm_t *self)
+static int watch(const shm_t *self, int fd)
 {
-    const int fds[] = {self->lower->ops->fd(self->lower), dp_mailbox_fd(self->mailbox)};
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
-    if (self->lower->ops->watch != NULL) return self->lower->ops->watch(self->lower, fds[1]);
-    self->fd = epoll_create1(EPOLL_CLOEXEC);
-    if (self->fd < 0) return -1;
-    for (size_t i = 0; i < DP_ARRAY_LEN(fds); i++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.fd = fds[i]};
-
-        if (epoll_ctl(self->fd, EPOLL_CTL_ADD, fds[i], &event) != 0) return -1;
-    }
-    return 0;
+    return epoll_ctl(self->outer, EPOLL_CTL_ADD, fd, &event);
 }
 
-/* Makes this rank's mailbox. Where that fails lower carries everything, which is no error. */
-static dp_status_t open_own_mailbox(shm_t *self, const int *ranks, int count)
+/* Makes the descriptor that others sleep on. -1 with errno. */
+static int open_fds(shm_t *self)
 {
-    dp_error_t error = {DP_OK, ""};
-    dp_status_t status =
-        dp_mailbox_create(self->rank, self->tag, ranks, count, &self->mailbox, &error);
+    self->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    self->outer = epoll_create1(EPOLL_CLOEXEC);
+    if (self->wake < 0 || self->outer < 0 || watch(self, self->wake) != 0) return -1;
+    if (self->mailbox != NULL && (watch(self, dp_mailbox_fd(self->mailbox)) != 0 ||
+                                  watch(self, dp_near_fd(self->near)) != 0))
+        return -1;
+    if (self->lower == NULL) return 0;
+    if (watch(self, self->lower->ops->fd(self->lower)) != 0) return -1;
+    if (self->lower->ops->other_fd == NULL) return 0;
+    return watch(self, self->lower->ops->other_fd(self->lower));
+}
 
-    if (status == DP_OK && open_fd(self) != 0) {
-        status = dp_error_set(&error, DP_ERR_SYSTEM, "no epoll: %s", strerror(errno));
-        dp_mailbox_destroy(self->mailbox);
-        self->mailbox = NULL;
-        if (self->fd >= 0) close(self->fd);
-        self->fd = -1;
-    }
-    if (status != DP_OK) {
-        dp_log_info(&self->log, "control messages of this node go over %s: %s",
-                    self->lower->ops->name, error.text);
-        return DP_OK;
-    }
+/* Makes this rank's mailbox, and the sockets over which neighbours get it. */
+static dp_status_t open_mailbox(shm_t *self, const int *ranks, int count, dp_error_t *error)
+{
+    int files[DP_MAILBOX_FILES];
+    dp_status_t status =
+        dp_mailbox_create(self->rank, self->tag, ranks, count, &self->mailbox, error);
+
     for (int i = 0; status == DP_OK && i < count; i++) {
         status = dp_ring_reader_init(&self->peers[i].in, dp_mailbox_ring(self->mailbox, ranks[i]));
+        if (status != DP_OK) dp_error_set(error, status, "no memory for %d neighbours", count);
     }
-    return status;
+    if (status != DP_OK) return status;
+    dp_mailbox_files(self->mailbox, files);
+    return dp_near_create(self->rank, self->tag, ranks, count, files, &self->log, &self->near,
+                          error);
 }
 
 dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, int count,
@@ -602,7 +593,7 @@ dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, in
     self->lower = lower;
     self->rank = rank;
     self->tag = tag;
-    self->fd = -1;
+    self->wake = self->outer = -1;
     dp_log_init(&self->log, DP_LOG_WARN, rank);
     if (log != NULL) self->log = *log;
     for (; self->peer_count < count; self->peer_count++) {
@@ -611,10 +602,12 @@ dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, in
         peer->rank = ranks[self->peer_count];
         peer->queue_end = &peer->queue;
     }
-    if (count > 0) status = open_own_mailbox(self, ranks, count);
+    if (count > 0) status = open_mailbox(self, ranks, count, error);
+    if (status == DP_OK && open_fds(self) != 0)
+        status = dp_error_set(error, DP_ERR_SYSTEM, "no epoll: %s", strerror(errno));
     if (status != DP_OK) {
         shm_destroy(&self->base);
-        return dp_error_set(error, status, "rank %d: no memory for %d neighbours", rank, count);
+        return status;
     }
     *out = &self->base;
     return DP_OK;

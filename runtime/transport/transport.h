@@ -9,8 +9,6 @@
  * the one below, called lower:
  *
  *     shm       mailboxes in shared memory, between neighbours on one node
- *      |lower   greetings, deaths, and edges without a mailbox
- *     unix      a UNIX socket for each neighbour on this node
  *      |lower   neighbours on other nodes; none: NULL
  *     line      a TCP connection of our own for each of them: their deaths, and codes of messages
  *      |lower   messages
@@ -46,7 +44,7 @@ typedef struct dp_transport_event {
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "line", "unix", "loopback", "shm" */
+    const char *name; /* "ucx", "line", "loopback", "shm" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -64,9 +62,6 @@ typedef struct dp_transport_ops {
     /* A second one that is readable likewise. One epoll over both would be one too many. NULL:
      * there is none. */
     int (*other_fd)(const dp_transport_t *self);
-    /* Makes fd() readable also while another descriptor is, until that is closed. 0, or -1 with
-     * errno. NULL: this transport cannot. Few epolls may be nested. */
-    int (*watch)(dp_transport_t *self, int fd);
     /* Prepares for sleep on fd(): from now on what arrives makes it readable. DP_ERR_PENDING:
      * something has arrived already, poll() again first. */
     dp_status_t (*arm)(dp_transport_t *self);
@@ -95,23 +90,12 @@ dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t 
                                          dp_transport_t **out, dp_error_t *error);
 
 /*
- * UNIX sockets between neighbours of one node, which are found and checked as peer_socket.h says;
- * all others are reached over `lower`, which is taken, also on failure.
+ * Shared memory between neighbours of one node; all others are reached over `lower`, which is
+ * taken, also on failure.
  *
  * @param ranks [count] neighbours on this node; copied. The relation is mutual: each of them names
- *              this rank as well. Without any, no socket is made
+ *              this rank as well. Without any, no memory is made
  * @param lower NULL: there are no other neighbours
- */
-dp_status_t dp_transport_unix_create(int rank, uint64_t tag, const int *ranks, int count,
-                                     dp_transport_t *lower, const dp_log_t *log,
-                                     dp_transport_t **out, dp_error_t *error);
-
-/*
- * Shared memory between neighbours of one node. `lower`, which is taken, also on failure, carries
- * everything else: other neighbours, greetings, and the news that a neighbour died. Where memory
- * cannot be had it carries everything.
- *
- * @param ranks [count] neighbours on this node; copied. The relation is mutual
  */
 dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, int count,
                                     dp_transport_t *lower, const dp_log_t *log,

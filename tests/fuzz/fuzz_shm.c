@@ -12,15 +12,13 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "runtime/base/local_socket.h"
 #include "runtime/base/log.h"
 #include "runtime/shm/arena_share.h"
 #include "runtime/transport/mailbox.h"
@@ -31,7 +29,6 @@
 #define HEADER_BYTES 512 /* about so many: what is put there matters most */
 #define RANKS 3
 #define CONNECTIONS 4
-#define NAME_BYTES 16
 #define FDS_MAX 3
 #define LEADER_PATIENCE_NS UINT64_C(2000000) /* all that comes has come */
 #define MEMBER_PATIENCE_NS UINT64_C(50000000)
@@ -59,14 +56,15 @@ static void read_ring(dp_mailbox_t *mailbox, int from)
     dp_ring_reader_fini(&reader);
 }
 
-static void visit(const uint8_t *address, int from, const uint8_t *data, size_t bytes)
+static void visit(const int given[DP_MAILBOX_FILES], int from, const uint8_t *data, size_t bytes)
 {
     dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {DP_OK, ""};
     dp_ring_writer_t writer;
+    const int files[] = {dup(given[0]), dup(given[1])};
     size_t done = 0;
 
-    if (dp_mailbox_open(address, OWNER, from, TAG, &mailbox, &error) != DP_OK) {
+    if (dp_mailbox_open(files, OWNER, from, TAG, &mailbox, &error) != DP_OK) {
         if (error.text[0] == '\0') abort();
         return;
     }
@@ -82,17 +80,14 @@ static void run_mailbox(fuzz_input_t *input)
     static const int neighbours[] = {1, 5};
     dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {DP_OK, ""};
-    uint8_t address[DP_MAILBOX_ADDRESS];
-    uint8_t other[DP_MAILBOX_ADDRESS];
+    int files[DP_MAILBOX_FILES];
     struct stat about;
-    uint32_t file;
     uint8_t *memory;
 
     if (dp_mailbox_create(OWNER, TAG, neighbours, 2, &mailbox, &error) != DP_OK) abort();
-    dp_mailbox_address(mailbox, address);
-    memcpy(&file, address + 4, sizeof(file));
-    if (fstat((int)file, &about) != 0) abort();
-    memory = mmap(NULL, (size_t)about.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, (int)file, 0);
+    dp_mailbox_files(mailbox, files);
+    if (fstat(files[0], &about) != 0) abort();
+    memory = mmap(NULL, (size_t)about.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
     if (memory == MAP_FAILED) abort();
     for (int i = 0; i < STEPS_MAX && input->bytes > 0; i++) {
         const unsigned what = (unsigned)fuzz_number(input, 1);
@@ -111,13 +106,14 @@ static void run_mailbox(fuzz_input_t *input)
             memory[to] ^= (uint8_t)(1u << what / 32);
             break;
         case 3:
-            visit(address, (int)(what >> 4) % 8, at, got);
+            visit(files, (int)(what >> 4) % 8, at, got);
             break;
-        case 4: /* another descriptor of this process, or another mailbox there */
-            memcpy(other, address, sizeof(other));
-            other[4 + place % 12] ^= (uint8_t)(1u << what / 32);
+        case 4: { /* other files, or in another order */
+            const int other[] = {what & 16 ? STDIN_FILENO : files[1], files[what & 32 ? 0 : 1]};
+
             visit(other, 1, at, got);
             break;
+        }
         case 5:
             dp_mailbox_arm(mailbox);
             dp_mailbox_clear_doorbell(mailbox);
@@ -136,22 +132,12 @@ static void run_mailbox(fuzz_input_t *input)
 typedef struct world {
     dp_bootstrap_t base;
     fuzz_input_t *input;
-    int listener;               /* of a leader that this target is; -1 */
-    int fds[CONNECTIONS];       /* to the leader */
-    int file;                   /* what is sent */
-    uint8_t leader[NAME_BYTES]; /* the false leader's name */
-    int is_short;               /* the name that it gives */
+    int listener;                       /* of a leader that this target is; -1 */
+    int fds[CONNECTIONS];               /* to the leader */
+    int file;                           /* what is sent */
+    char leader[DP_LOCAL_ADDRESS_ROOM]; /* the false leader's name */
+    int is_short;                       /* the name that it gives */
 } world_t;
-
-static socklen_t make_name(const uint8_t *name, struct sockaddr_un *address)
-{
-    memset(address, 0, sizeof(*address));
-    address->sun_family = AF_UNIX;
-    memcpy(address->sun_path + 1, "dp-", 3);
-    for (size_t i = 0; i < NAME_BYTES; i++)
-        snprintf(address->sun_path + 4 + 2 * i, 3, "%02x", name[i]);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 4 + 2 * NAME_BYTES);
-}
 
 /* An honest hello of the rank, changed by the bytes that follow in the input, with some
  * descriptors. */
@@ -159,49 +145,28 @@ static void send_message(int fd, int file, fuzz_input_t *input)
 {
     const unsigned what = (unsigned)fuzz_number(input, 1);
     const int count = (int)(what >> 2) % (FDS_MAX + 1);
-    union {
-        struct cmsghdr align;
-        char room[CMSG_SPACE(sizeof(int) * FDS_MAX)];
-    } control;
     uint32_t hello[8] = {0x4d535044u,           what % 4,        (uint32_t)TAG,
                          (uint32_t)(TAG >> 32), (uint32_t)count, RANKS};
-    struct iovec part = {hello, what >= 0xf0 ? what % 33 : 24};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    const int files[FDS_MAX] = {file, file, file};
     size_t got;
     const uint8_t *at = fuzz_take(input, (size_t)fuzz_number(input, 1) % 25, &got);
 
     for (size_t i = 0; i < got; i++)
         ((uint8_t *)hello)[i] ^= at[i];
-    if (count > 0) {
-        struct cmsghdr *header;
-
-        memset(&control, 0, sizeof(control));
-        message.msg_control = control.room;
-        message.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)count);
-        header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int) * (size_t)count);
-        for (int i = 0; i < count; i++)
-            memcpy(CMSG_DATA(header) + sizeof(int) * (size_t)i, &file, sizeof(int));
-    }
-    (void)sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)dp_local_send(fd, hello, what >= 0xf0 ? what % 33 : 24, files, count);
 }
 
 /* While the ranks exchange names: all that the others send is on its way before the leader looks.
  */
-static void send_hellos(world_t *world, const uint8_t *name)
+static void send_hellos(world_t *world, const char *name)
 {
-    struct sockaddr_un address;
-    const socklen_t bytes = make_name(name, &address);
-
     for (int i = 0; i < STEPS_MAX && world->input->bytes > 0; i++) {
         const unsigned who = (unsigned)fuzz_number(world->input, 1) % (CONNECTIONS + 1);
 
         if (who == CONNECTIONS) break;
         if (world->fds[who] < 0) {
-            world->fds[who] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-            if (connect(world->fds[who], (struct sockaddr *)&address, bytes) != 0) abort();
+            world->fds[who] = dp_local_try_connect(name);
+            if (world->fds[who] < 0) abort();
         }
         send_message(world->fds[who], world->file, world->input);
     }
@@ -215,7 +180,7 @@ static dp_status_t exchange(dp_bootstrap_t *self, const char *name, const void *
     (void)name;
     (void)deadline_ns;
     (void)error;
-    if (bytes != NAME_BYTES) abort();
+    if (bytes != DP_LOCAL_ADDRESS_ROOM) abort();
     for (int rank = 0; rank < RANKS; rank++) {
         values[rank] = calloc(1, bytes + 1);
         if (values[rank] == NULL) abort();
@@ -259,7 +224,6 @@ static void run_hellos(fuzz_input_t *input, int rank)
                      .fds = {-1, -1, -1, -1}};
     dp_error_t error = {DP_OK, ""};
     dp_topology_t topology;
-    struct sockaddr_un address;
     pthread_t thread;
     dp_status_t status;
     dp_log_t log;
@@ -271,14 +235,9 @@ static void run_hellos(fuzz_input_t *input, int rank)
     world.file = memfd_create("sent", MFD_CLOEXEC);
     if (own < 0 || world.file < 0 || dp_topology_init(&topology, hosts, RANKS) != DP_OK) abort();
     if (rank > 0) {
-        socklen_t bytes;
-
-        dp_random(world.leader, NAME_BYTES);
         world.is_short = input->bytes > 0 && input->data[0] == 255;
-        bytes = make_name(world.leader, &address);
-        world.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        if (world.listener < 0 || bind(world.listener, (struct sockaddr *)&address, bytes) != 0 ||
-            listen(world.listener, 4) != 0 || pthread_create(&thread, NULL, lead, &world) != 0)
+        if (dp_local_listen(world.leader, &world.listener, &error) != DP_OK ||
+            pthread_create(&thread, NULL, lead, &world) != 0)
             abort();
     }
     status = dp_arena_share(&world.base, &topology, own,

@@ -3,8 +3,9 @@
  *
  *     DIE_AT=n         kills it before its nth call that makes or uses a TCP connection
  *     DIE_COUNT=FILE   writes how many such calls there were
- *     REFUSE_LINES=1   it may not connect to sockets of other ranks on its machine, as where a
- *                      security module keeps containers apart
+ *     REFUSE_LOCAL=1   it may not connect to sockets of other ranks on its machine, as where a
+ *                      security module keeps containers apart; the first local socket is the
+ *                      rendezvous
  *
  * UCX and libdp make these calls alike, so counting n up goes through a start step by step: meeting
  * the others, connecting to them, what UCX swaps first, the first messages.
@@ -48,9 +49,9 @@ __attribute__((destructor)) static void tell(void)
 
 #pragma GCC visibility push(default) /* these are what the rank finds instead */
 
-static int is_line(const struct sockaddr *address, socklen_t bytes)
+static int is_local(const struct sockaddr *address, socklen_t bytes)
 {
-    static const char prefix[] = "\0dp-peer-";
+    static const char prefix[] = "\0dp-";
     const size_t length = sizeof(prefix) - 1;
 
     return address->sa_family == AF_UNIX &&
@@ -61,7 +62,10 @@ static int is_line(const struct sockaddr *address, socklen_t bytes)
 
 int connect(int fd, const struct sockaddr *address, socklen_t bytes)
 {
-    if (getenv("REFUSE_LINES") != NULL && is_line(address, bytes)) {
+    static atomic_int locals;
+
+    if (getenv("REFUSE_LOCAL") != NULL && is_local(address, bytes) &&
+        atomic_fetch_add(&locals, 1) > 0) {
         errno = EACCES;
         return -1;
     }

@@ -282,7 +282,7 @@ apart) # one machine whose ranks may not connect to each other: two hosts
     size=2 pids=() port=$(free_port) || bad "no free port"
     for rank in 0 1; do
         env DP_RANK=$rank DP_SIZE=2 DP_LOCAL_RANK=$rank DP_LOCAL_SIZE=2 DP_RENDEZVOUS=127.0.0.1:$port \
-            timeout -k 5 60 env LD_PRELOAD="$preload" REFUSE_LINES=1 "$member" "$work" >"out$rank" 2>"err$rank" &
+            timeout -k 5 60 env LD_PRELOAD="$preload" REFUSE_LOCAL=1 "$member" "$work" >"out$rank" 2>"err$rank" &
         pids+=($!)
     done
     wait_for all_are_there
@@ -316,7 +316,7 @@ kills) # a rank dies while UCX connects it to another machine: no survivor may d
         printf 'rank %d at call %d of %d: ok\n' "$victim" "$at" "$calls"
     done
     end_machines ;;
-containers) # of one machine with one network: pids and System V memory are apart
+containers) # of one machine with one network: pids and System V memory are apart, or there is no /proc
     [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
     ip link set lo up
     rank=0 size=2 pids=()
@@ -327,7 +327,15 @@ containers) # of one machine with one network: pids and System V memory are apar
     done
     wait_for all_are_there
     [ "$(locals_of 0)$(locals_of 1)" = 22 ] || bad "one machine is two hosts"
-    nobody_listens; finish ;;
+    share_mailboxes() { [ "$(cat /proc/[0-9]*/maps 2>/dev/null | grep -c 'memfd:dp-mailbox')" = 4 ]; } # own, other's
+    wait_for share_mailboxes
+    nobody_listens; finish
+    rm -f rank.* stop
+    timeout -k 5 60 "$dprun" -np 2 unshare --mount sh -c 'mount -t tmpfs none /proc && exec "$@"' \
+        sh "$member" "$work" >out0 2>err0 & pids=($!)
+    wait_for all_are_there
+    wait_for share_mailboxes
+    finish ;;
 strangers) # another user floods all local sockets while a job on two machines (agents of one, here) starts
     [ -n "${SECURITY_INNER:-}" ] || { machines; exit; }
     [ "$(id -u)" = 0 ] && grep -q ' 4294967295$' /proc/self/uid_map || skip "only root can be another user"

@@ -11,7 +11,7 @@ target_link_options(test_transport_mailbox PRIVATE
 dp_test(test_transport SOURCES runtime/transport/test_transport.c LIBS dp_transport dp_group TIMEOUT 120)
 dp_test(test_transport_line SOURCES runtime/transport/test_transport_line.c LIBS dp_transport dp_group TIMEOUT 120)
 dp_test(test_transport_line_hello SOURCES runtime/transport/test_transport_line_hello.c LIBS dp_transport)
-dp_test(test_transport_unix SOURCES runtime/transport/test_transport_unix.c LIBS dp_transport TIMEOUT 60)
+dp_test(test_transport_near SOURCES runtime/transport/test_transport_near.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_shm SOURCES runtime/transport/test_transport_shm.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES runtime/transport/test_transport_death.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_memory SOURCES runtime/transport/test_transport_memory.c LIBS dp_coordinator TIMEOUT 120)
@@ -23,7 +23,7 @@ dp_test(test_loop_ucx SOURCES coordinator/loop/test_loop_ucx.c LIBS dp_coordinat
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive
   # when a thread ends.
-  set_tests_properties(test_transport_ring test_transport_mailbox test_transport test_transport_unix
+  set_tests_properties(test_transport_ring test_transport_mailbox test_transport test_transport_near
                        test_transport_line test_transport_shm
                        test_transport_death test_transport_memory test_health
                        test_loop test_loop_progress test_loop_ucx

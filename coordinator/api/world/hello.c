@@ -203,7 +203,8 @@ dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t 
     hello->listener = -1;
     if (context->size > 1) {
         dp_peer_socket_address_make(&hello->listen_address);
-        hello->listener = dp_peer_socket_listen(&hello->listen_address, context->size);
+        if (dp_local_listen(hello->listen_address.name, &hello->listener, NULL) != DP_OK)
+            hello->listen_address.name[0] = '\0';
     }
     *out = hello;
     return DP_OK;
@@ -251,7 +252,7 @@ int dp_hello_try(const dp_hello_t *hello)
     int fd;
 
     if (first == context->rank) return 1;
-    fd = dp_peer_socket_connect(&hello->ranks[first].listen_address);
+    fd = dp_local_try_connect(hello->ranks[first].listen_address.name);
     if (fd >= 0) close(fd);
     if (fd >= 0 || errno == EAGAIN) return 1; /* it listens, and its queue is full */
     dp_log_info(&context->log,

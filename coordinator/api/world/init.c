@@ -113,15 +113,15 @@ static dp_status_t make_far_transport(dp_context_t *context, const int *ranks, i
     return dp_transport_line_create(&options, *far, far, error);
 }
 
-/* Shared memory and UNIX sockets between neighbours in the tree that are on one node, UCX and lines
- * to those on others. Where there are no others, neither of these is made. */
+/* Shared memory between neighbours in the tree that are on one node, UCX and lines to those on
+ * others. Where there are no others, neither of these is made. */
 static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
 {
     const dp_topology_t *topology = &context->topology;
     const uint64_t tag = context->bootstrap->tag;
     const int uses_memory = context->config.node_transport == DP_CONFIG_NODE_MEMORY;
     int ranks[DP_LOOP_NEIGHBOURS_MAX(1024)], others[DP_LOOP_NEIGHBOURS_MAX(1024)];
-    dp_transport_t *far = NULL, *here = NULL;
+    dp_transport_t *far = NULL;
     int count = 0, near = 0, other_count = 0;
     dp_status_t status;
 
@@ -138,10 +138,7 @@ static dp_status_t make_transport(dp_context_t *context, dp_error_t *error)
         status = make_far_transport(context, others, other_count, &far, error);
         if (status != DP_OK) return status;
     }
-    status =
-        dp_transport_unix_create(context->rank, tag, ranks, near, far, &context->log, &here, error);
-    if (status != DP_OK) return status;
-    return dp_transport_shm_create(context->rank, tag, ranks, near, here, &context->log,
+    return dp_transport_shm_create(context->rank, tag, ranks, near, far, &context->log,
                                    &context->transport, error);
 }
 

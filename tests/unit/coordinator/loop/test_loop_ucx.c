@@ -116,14 +116,10 @@ static dp_status_t start(rank_t *rank, int me, meeting_t *meeting)
     if (status != DP_OK) return status;
     status = dp_loop_neighbours(&rank->topology, rank->config.tree_arity, me, ranks, &count);
     if (status != DP_OK) return status;
-    status = rank->is_near ? dp_transport_unix_create(me, 7, ranks, count, NULL, &rank->log,
-                                                      &rank->transport, &error)
+    status = rank->is_near ? dp_transport_shm_create(me, 7, ranks, count, NULL, &rank->log,
+                                                     &rank->transport, &error)
                            : dp_transport_ucx_create(me, 7, &rank->config, &rank->log,
                                                      &rank->transport, &error);
-    if (status == DP_OK && rank->is_near) {
-        status = dp_transport_shm_create(me, 7, ranks, count, rank->transport, &rank->log,
-                                         &rank->transport, &error);
-    }
     if (status != DP_OK) return status;
     options.transport = rank->transport;
     status = rank->transport->ops->address(rank->transport, meeting->address[me], DP_ADDRESS_MAX,

@@ -17,10 +17,10 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/unit/fail_allocation.h"
+#include "runtime/base/local_socket.h"
 #include "runtime/shm/arena.h"
 #include "runtime/shm/arena_share.h"
 
@@ -242,21 +242,6 @@ typedef struct spy {
     int sockets[4];
 } spy_t;
 
-static int connect_to(const uint8_t *name)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    memcpy(address.sun_path + 1, "dp-", 3);
-    for (int i = 0; i < 16; i++)
-        snprintf(address.sun_path + 4 + 2 * i, 3, "%02x", name[i]);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address,
-                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 36)),
-                     0);
-    return fd;
-}
-
 static dp_status_t spy_exchange(dp_bootstrap_t *self, const char *name, const void *value,
                                 size_t value_bytes, void **values, size_t *bytes,
                                 uint64_t deadline_ns, dp_error_t *error)
@@ -268,7 +253,7 @@ static dp_status_t spy_exchange(dp_bootstrap_t *self, const char *name, const vo
 
     if (status != DP_OK || self->rank != 1) return status;
     for (int i = 0; i < 4; i++)
-        spy->sockets[i] = connect_to(values[0]);
+        spy->sockets[i] = dp_local_try_connect(values[0]);
     /* [0] says nothing; the others say something wrong. */
     assert_int_equal(send(spy->sockets[1], garbage, 14, 0), 14);
     assert_int_equal(send(spy->sockets[2], garbage, 24, 0), 24);

@@ -25,19 +25,10 @@
 #define PATIENCE_NS (20ull * 1000000000)
 #define WORLD_MAX 4
 
-/* LINE_...: the same behind line.c, each rank on a node of its own. SHM_...: behind shm.c, all
- * ranks being on one node. MIXED: even ranks on one node, odd ones on another, and between the two
+/* LINE_...: the same behind line.c, each rank on a node of its own. SHM: all ranks are on one node.
+ * MIXED: even ranks on one node, odd ones on another, and between the two
  * loopback. */
-typedef enum which {
-    LOOPBACK,
-    UCX,
-    UNIX,
-    LINE_LOOPBACK,
-    LINE_UCX,
-    SHM_LOOPBACK,
-    SHM_UNIX,
-    MIXED
-} which_t;
+typedef enum which { LOOPBACK, UCX, LINE_LOOPBACK, LINE_UCX, SHM, MIXED } which_t;
 
 static dp_status_t add_lines(int rank, const int *others, int count, const dp_log_t *log,
                              dp_transport_t **transport, dp_error_t *error)
@@ -66,7 +57,7 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     dp_config_t config;
     dp_error_t error = {0};
     dp_log_t log;
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
     dp_config_defaults(&config);
     dp_log_init(&log, DP_LOG_WARN, rank);
@@ -75,18 +66,12 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     }
     if (which == UCX || which == LINE_UCX) {
         status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
-    } else if (which == UNIX || which == SHM_UNIX) {
-        status = dp_transport_unix_create(rank, tag, others, count, NULL, &log, &transport, &error);
-    } else {
+    } else if (which != SHM) {
         status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
     }
     if (status == DP_OK && (which == LINE_LOOPBACK || which == LINE_UCX))
         status = add_lines(rank, others, count, &log, &transport, &error);
-    if (status == DP_OK && which == MIXED) {
-        status =
-            dp_transport_unix_create(rank, tag, others, count, transport, &log, &transport, &error);
-    }
-    if (status == DP_OK && which >= SHM_LOOPBACK)
+    if (status == DP_OK && which >= SHM)
         status =
             dp_transport_shm_create(rank, tag, others, count, transport, &log, &transport, &error);
     if (status != DP_OK) fail_msg("%s", error.text);
@@ -499,10 +484,8 @@ static which_t ucx_kind = UCX;
 static which_t line_ucx_kind = LINE_UCX;
 #endif
 static which_t loopback_kind = LOOPBACK;
-static which_t unix_kind = UNIX;
 static which_t line_kind = LINE_LOOPBACK;
-static which_t near_loopback_kind = SHM_LOOPBACK;
-static which_t near_unix_kind = SHM_UNIX;
+static which_t shm_kind = SHM;
 static which_t mixed_kind = MIXED;
 
 #define OVER(kind, name, test)                                                                     \
@@ -525,10 +508,8 @@ int main(void)
     /* clang-format off */
     const struct CMUnitTest tests[] = {
         CONTRACT(loopback),
-        CONTRACT(unix),
         CONTRACT(line),
-        CONTRACT(near_loopback),
-        CONTRACT(near_unix),
+        CONTRACT(shm),
         CONTRACT(mixed),
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
         CONTRACT(ucx),

@@ -46,11 +46,7 @@ static dp_status_t join(end_t *end, int rank, int socket, which_t which)
     status =
         which == UCX
             ? dp_transport_ucx_create(rank, TAG, &config, NULL, &end->transport, &error)
-            : dp_transport_unix_create(rank, TAG, &other, 1, NULL, NULL, &end->transport, &error);
-    if (status == DP_OK && which == SHM) {
-        status = dp_transport_shm_create(rank, TAG, &other, 1, end->transport, NULL,
-                                         &end->transport, &error);
-    }
+            : dp_transport_shm_create(rank, TAG, &other, 1, NULL, NULL, &end->transport, &error);
     if (status == DP_OK)
         status = end->transport->ops->address(end->transport, mine, sizeof(mine), &bytes);
     if (status != DP_OK || write(socket, mine, bytes) != (ssize_t)bytes) return DP_ERR_SYSTEM;
@@ -298,13 +294,13 @@ static void killed_peer_with_a_child_is_lost_at_once(void **state)
     close(alive[0]);
 }
 
-static which_t over_ucx = UCX, over_unix = UNIX, over_shm = SHM;
+static which_t over_ucx = UCX, over_shm = SHM;
 
 #define OVER(name, kind)                                                                           \
     {                                                                                              \
 #name " over " #kind, name, NULL, NULL, &over_##kind                                       \
     }
-#define ALL(name) OVER(name, ucx), OVER(name, unix), OVER(name, shm)
+#define ALL(name) OVER(name, ucx), OVER(name, shm)
 
 int main(void)
 {
@@ -313,7 +309,6 @@ int main(void)
         ALL(killed_peer_is_lost_at_once),
         ALL(peer_dead_before_the_first_message_is_lost),
         ALL(last_words_are_heard),
-        OVER(killed_peer_with_a_child_is_lost_at_once, unix),
         OVER(killed_peer_with_a_child_is_lost_at_once, shm),
     };
 

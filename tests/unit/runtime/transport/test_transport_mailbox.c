@@ -1,5 +1,5 @@
 /*
- * test_transport_mailbox.c - a rank's memory for its neighbours: who finds it, who does not, and
+ * test_transport_mailbox.c - a rank's memory for its neighbours: which files are taken for it, and
  * when its doorbell rings.
  */
 #include "runtime/transport/mailbox.h"
@@ -7,12 +7,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -26,36 +24,45 @@ enum { OWNER = 3, NEIGHBOUR = 5 };
 
 static const int neighbours[] = {1, NEIGHBOUR, 9};
 
-static dp_mailbox_t *make(uint8_t address[DP_MAILBOX_ADDRESS])
+static dp_mailbox_t *make(void)
 {
     dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {0};
 
     if (dp_mailbox_create(OWNER, TAG, neighbours, 3, &mailbox, &error) != DP_OK)
         fail_msg("%s", error.text);
-    dp_mailbox_address(mailbox, address);
     return mailbox;
 }
 
-static dp_mailbox_t *open_or_fail(const uint8_t *address)
+/* Opens it as a neighbour that was given these files. */
+static dp_status_t visit(const int given[DP_MAILBOX_FILES], int rank, int from, uint64_t tag,
+                         dp_mailbox_t **out, dp_error_t *error)
+{
+    const int files[] = {dup(given[0]), dup(given[1])};
+
+    return dp_mailbox_open(files, rank, from, tag, out, error);
+}
+
+static dp_mailbox_t *open_or_fail(const dp_mailbox_t *own)
+{
+    dp_mailbox_t *mailbox = NULL;
+    int files[DP_MAILBOX_FILES];
+    dp_error_t error = {0};
+
+    dp_mailbox_files(own, files);
+    if (visit(files, OWNER, NEIGHBOUR, TAG, &mailbox, &error) != DP_OK) fail_msg("%s", error.text);
+    return mailbox;
+}
+
+static void expect_refusal(const int files[DP_MAILBOX_FILES], int rank, int from, uint64_t tag,
+                           const char *text)
 {
     dp_mailbox_t *mailbox = NULL;
     dp_error_t error = {0};
 
-    if (dp_mailbox_open(address, OWNER, NEIGHBOUR, TAG, &mailbox, &error) != DP_OK)
-        fail_msg("%s", error.text);
-    return mailbox;
-}
-
-static void expect_refusal(const uint8_t *address, int rank, int from, uint64_t tag,
-                           const char *word)
-{
-    dp_mailbox_t *mailbox = NULL;
-    dp_error_t error = {0};
-
-    assert_int_not_equal(dp_mailbox_open(address, rank, from, tag, &mailbox, &error), DP_OK);
+    assert_int_equal(visit(files, rank, from, tag, &mailbox, &error), DP_ERR_SYSTEM);
     assert_null(mailbox);
-    if (strstr(error.text, word) == NULL) fail_msg("\"%s\" in \"%s\"", word, error.text);
+    assert_string_equal(error.text, text);
 }
 
 static int rings(const dp_mailbox_t *mailbox)
@@ -67,9 +74,8 @@ static int rings(const dp_mailbox_t *mailbox)
 
 static void neighbour_writes_what_the_owner_reads(void **state)
 {
-    uint8_t address[DP_MAILBOX_ADDRESS];
-    dp_mailbox_t *own = make(address);
-    dp_mailbox_t *theirs = open_or_fail(address);
+    dp_mailbox_t *own = make();
+    dp_mailbox_t *theirs = open_or_fail(own);
     dp_ring_writer_t writer;
     dp_ring_reader_t reader;
     size_t done = 0;
@@ -93,9 +99,8 @@ static void neighbour_writes_what_the_owner_reads(void **state)
 
 static void doorbell_rings_once_for_an_owner_that_sleeps(void **state)
 {
-    uint8_t address[DP_MAILBOX_ADDRESS];
-    dp_mailbox_t *own = make(address);
-    dp_mailbox_t *theirs = open_or_fail(address);
+    dp_mailbox_t *own = make();
+    dp_mailbox_t *theirs = open_or_fail(own);
 
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -118,62 +123,45 @@ static void doorbell_rings_once_for_an_owner_that_sleeps(void **state)
     dp_mailbox_destroy(own);
 }
 
-static void only_the_right_one_is_let_in(void **state)
+static void other_files_are_refused(void **state)
 {
-    uint8_t address[DP_MAILBOX_ADDRESS], changed[DP_MAILBOX_ADDRESS];
-    dp_mailbox_t *own = make(address);
-    dp_mailbox_t *other;
+    dp_mailbox_t *own = make();
+    int files[DP_MAILBOX_FILES], wrong[DP_MAILBOX_FILES], ends[2];
 
     (void)state;
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG + 1, "not its mailbox");
-    expect_refusal(address, OWNER + 1, NEIGHBOUR, TAG, "not its mailbox");
-    expect_refusal(address, OWNER, 2, TAG, "no ring");
-    for (size_t i = 0; i < DP_MAILBOX_ADDRESS; i++) { /* whatever is wrong in it */
-        memcpy(changed, address, sizeof(changed));
-        changed[i] ^= 0x41;
-        expect_refusal(changed, OWNER, NEIGHBOUR, TAG, "process");
-    }
-    memset(changed, 0, sizeof(changed));
-    expect_refusal(changed, OWNER, NEIGHBOUR, TAG, "process");
-    memset(changed, 0xff, sizeof(changed));
-    expect_refusal(changed, OWNER, NEIGHBOUR, TAG, "process");
-    dp_mailbox_destroy(own);
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG, "process"); /* it is gone */
-    other = make(changed);                                     /* with the same descriptors */
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG, "not its mailbox");
-    dp_mailbox_destroy(other);
-}
-
-/* The neighbour is another process; the owner dies, and to ring for it is no signal. */
-static void owner_may_die(void **state)
-{
-    uint8_t address[DP_MAILBOX_ADDRESS];
-    dp_mailbox_t *theirs;
-    int ends[2];
-    pid_t child;
-    int status;
-
-    (void)state;
-    assert_int_equal(pipe(ends), 0);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        dp_mailbox_t *own = make(address);
-
-        dp_mailbox_arm(own);
-        if (write(ends[1], address, sizeof(address)) != sizeof(address)) _exit(1);
-        for (;;)
-            pause();
-    }
-    assert_int_equal(read(ends[0], address, sizeof(address)), sizeof(address));
-    theirs = open_or_fail(address);
-    kill(child, SIGKILL);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    dp_mailbox_wake(theirs); /* it said that it sleeps */
-    expect_refusal(address, OWNER, NEIGHBOUR, TAG, "process");
-    dp_mailbox_destroy(theirs);
+    dp_mailbox_files(own, files);
+    expect_refusal(files, OWNER, NEIGHBOUR, TAG + 1, "its file is no mailbox of this job");
+    expect_refusal(files, OWNER + 1, NEIGHBOUR, TAG, "its file is no mailbox of this job");
+    expect_refusal(files, OWNER, 2, TAG, "it has no ring for this rank");
+    assert_int_equal(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    wrong[0] = files[0];
+    wrong[1] = ends[1]; /* without a reader it would raise a signal */
+    expect_refusal(wrong, OWNER, NEIGHBOUR, TAG, "it gave no doorbell");
+    wrong[1] = files[1];
+    wrong[0] = ends[0];
+    expect_refusal(wrong, OWNER, NEIGHBOUR, TAG, "it gave another file");
+    wrong[0] = memfd_create("short", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(ftruncate(wrong[0], 100000), 0);
+    expect_refusal(wrong, OWNER, NEIGHBOUR, TAG, "it gave another file"); /* it could shrink */
+    assert_int_equal(fcntl(wrong[0], F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    expect_refusal(wrong, OWNER, NEIGHBOUR, TAG, "its file is no mailbox of this job");
+    close(wrong[0]);
     close(ends[0]);
     close(ends[1]);
+    dp_mailbox_destroy(own);
+}
+
+/* It died while it slept: to ring for it is no signal. */
+static void owner_may_be_gone(void **state)
+{
+    dp_mailbox_t *own = make();
+    dp_mailbox_t *theirs = open_or_fail(own);
+
+    (void)state;
+    dp_mailbox_arm(own);
+    dp_mailbox_destroy(own);
+    dp_mailbox_wake(theirs);
+    dp_mailbox_destroy(theirs);
 }
 
 static int descriptors(void)
@@ -194,7 +182,7 @@ static void every_failure_is_told(void **state)
     (void)state;
     for (long n = 1; !is_done[0] || !is_done[1]; n++) {
         for (int kind = 0; kind < 2; kind++) {
-            uint8_t address[DP_MAILBOX_ADDRESS];
+            int files[DP_MAILBOX_FILES];
             dp_mailbox_t *own = NULL, *theirs = NULL;
             dp_error_t error = {0};
             dp_status_t status;
@@ -204,8 +192,8 @@ static void every_failure_is_told(void **state)
             if (kind == 1) fail_call(n, 0);
             status = dp_mailbox_create(OWNER, TAG, neighbours, 3, &own, &error);
             if (status == DP_OK) {
-                dp_mailbox_address(own, address);
-                status = dp_mailbox_open(address, OWNER, NEIGHBOUR, TAG, &theirs, &error);
+                dp_mailbox_files(own, files);
+                status = visit(files, OWNER, NEIGHBOUR, TAG, &theirs, &error);
             }
             reached = kind == 0 ? fail_allocation_reached() : fail_call_reached();
             assert_int_equal(status == DP_OK, !reached);
@@ -224,8 +212,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neighbour_writes_what_the_owner_reads),
         cmocka_unit_test(doorbell_rings_once_for_an_owner_that_sleeps),
-        cmocka_unit_test(only_the_right_one_is_let_in),
-        cmocka_unit_test(owner_may_die),
+        cmocka_unit_test(other_files_are_refused),
+        cmocka_unit_test(owner_may_be_gone),
         cmocka_unit_test(every_failure_is_told),
     };
 

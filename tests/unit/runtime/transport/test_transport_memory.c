@@ -53,18 +53,8 @@ static dp_status_t create_loopback(int rank, dp_transport_t **out)
 static dp_status_t create_shm(int rank, dp_transport_t **out)
 {
     const int other = 1 - rank;
-    dp_transport_t *far = NULL;
-    dp_status_t status = create_loopback(rank, &far);
 
-    if (status != DP_OK) return status;
-    return dp_transport_shm_create(rank, 3, &other, 1, far, NULL, out, NULL);
-}
-
-static dp_status_t create_unix(int rank, dp_transport_t **out)
-{
-    const int other = 1 - rank;
-
-    return dp_transport_unix_create(rank, 3, &other, 1, NULL, NULL, out, NULL);
+    return dp_transport_shm_create(rank, 3, &other, 1, NULL, NULL, out, NULL);
 }
 
 #if !defined(__SANITIZE_THREAD__) /* UCX is not instrumented */
@@ -137,13 +127,7 @@ static void loopback_survives_each_failure(void **state)
     fail_every_allocation(create_loopback);
 }
 
-static void unix_survives_each_failure(void **state)
-{
-    (void)state;
-    fail_every_allocation(create_unix);
-}
-
-static void near_survives_each_failure(void **state)
+static void shm_survives_each_failure(void **state)
 {
     (void)state;
     fail_every_allocation(create_shm);
@@ -240,8 +224,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loopback_survives_each_failure),
-        cmocka_unit_test(unix_survives_each_failure),
-        cmocka_unit_test(near_survives_each_failure),
+        cmocka_unit_test(shm_survives_each_failure),
 #if !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(ucx_survives_each_failure),
 #endif

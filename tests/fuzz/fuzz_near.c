@@ -1,20 +1,18 @@
 /*
- * fuzz_unix.c - any bytes over UNIX sockets to a rank that waits for its neighbours: strangers, and
- * connections that know the key.
+ * fuzz_near.c - any bytes and descriptors over UNIX sockets to a rank that waits for its
+ * neighbours: strangers, and connections that know the key.
  *
  * An input is a row of steps, a byte each and what it needs: a connection, bytes over the latest
- * one, its end, a look by the rank. What the rank reports must be of a neighbour, each of whom is
- * lost at most once, and nothing may come from it then.
+ * one, its end, a look by the rank. What the rank reports must be of a neighbour, whose files come
+ * once at most and who is lost at most once, behind them; no descriptor is left open.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/transport/frame.h"
-#include "runtime/transport/peer_socket.h"
+#include "runtime/transport/near.h"
 
 #define TAG 0x0123456789abcdefull
 #define RANKS 3   /* this one is 0 */
@@ -23,76 +21,84 @@
 static volatile unsigned sum;
 
 typedef struct world {
-    dp_transport_t *rank;
+    dp_near_t *rank;
     dp_peer_socket_address_t door;
     int callers[CALLERS];
     int caller_count;
+    int has_given[RANKS];
     int is_lost[RANKS];
 } world_t;
 
 static void look(world_t *world)
 {
-    dp_transport_event_t event;
+    dp_near_event_t event;
 
-    for (int i = 0; i < 10000; i++) {
-        if (world->rank->ops->poll(world->rank, &event) != DP_OK) return;
+    while (dp_near_poll(world->rank, &event)) {
         if (event.rank < 1 || event.rank >= RANKS || world->is_lost[event.rank]) abort();
-        if (event.kind == DP_TRANSPORT_PEER_LOST) {
+        if (event.lost != NULL) {
             world->is_lost[event.rank] = 1;
-            sum += (unsigned)strlen(event.text);
+            sum += (unsigned)strlen(event.lost);
             continue;
         }
-        if (event.bytes > DP_FRAME_TOTAL_MAX) abort();
-        for (size_t k = 0; k < event.bytes; k++)
-            sum += ((const uint8_t *)event.data)[k];
+        if (world->has_given[event.rank]) abort();
+        world->has_given[event.rank] = 1;
+        for (int i = 0; i < DP_NEAR_FILES; i++)
+            if (close(event.files[i]) != 0) abort();
     }
-    abort(); /* more events than an input has bytes */
 }
 
-static void say(world_t *world, const void *data, size_t bytes)
+static void say(world_t *world, const void *data, size_t bytes, int files)
 {
+    static const int given[] = {0, 1, 2, 0};
+
     if (world->caller_count == 0 || bytes == 0) return;
-    (void)send(world->callers[world->caller_count - 1], data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)dp_local_send(world->callers[world->caller_count - 1], data, bytes, given, files);
 }
 
-static void call(world_t *world, int rank)
+static void call(world_t *world, int rank, int files)
 {
     dp_peer_socket_hello_t hello;
     int fd;
 
     if (world->caller_count == CALLERS) return;
-    fd = dp_peer_socket_connect(&world->door);
+    fd = dp_local_try_connect(world->door.name);
     if (fd < 0) return; /* all have come */
     world->callers[world->caller_count++] = fd;
     if (rank < 0) return;
     dp_peer_socket_hello_make(&hello, rank, TAG, &world->door);
-    say(world, &hello, sizeof(hello));
+    say(world, &hello, sizeof(hello), files);
 }
 
 static int world_open(world_t *world)
 {
-    static const int others[RANKS - 1] = {1, 2};
-    static uint8_t own[DP_ADDRESS_MAX];
-    const void *addresses[RANKS - 1] = {own, own}; /* they are threads of this process */
-    size_t bytes[RANKS - 1];
+    static const int others[RANKS - 1] = {1, 2}, files[DP_NEAR_FILES] = {0, 1};
+    uint8_t own[DP_PEER_SOCKET_ADDRESS];
     dp_log_t log;
 
     dp_log_init(&log, DP_LOG_ERROR, 0);
     memset(world, 0, sizeof(*world));
-    if (dp_transport_unix_create(0, TAG, others, RANKS - 1, NULL, &log, &world->rank, NULL) !=
-        DP_OK)
+    if (dp_near_create(0, TAG, others, RANKS - 1, files, &log, &world->rank, NULL) != DP_OK)
         return -1;
-    if (world->rank->ops->address(world->rank, own, sizeof(own), &bytes[0]) != DP_OK) abort();
-    bytes[1] = bytes[0];
-    dp_peer_socket_address_read(&world->door, own + 1);
-    if (world->rank->ops->connect(world->rank, others, addresses, bytes, RANKS - 1, NULL) != DP_OK)
-        abort();
+    dp_near_address(world->rank, own);
+    dp_peer_socket_address_read(&world->door, own);
+    for (int i = 0; i < RANKS - 1; i++) /* they are threads of this process */
+        dp_near_connect(world->rank, others[i], own);
     return 0;
+}
+
+/* The next descriptor: the same before and after, if none was left open. */
+static int next_fd(void)
+{
+    const int fd = dup(STDIN_FILENO);
+
+    close(fd);
+    return fd;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     fuzz_input_t input = {data, bytes};
+    const int fd = next_fd();
     world_t world;
 
     if (world_open(&world) != 0) return 0;
@@ -103,14 +109,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
         switch (step % 5) {
         case 0:
-            call(&world, -1);
+            call(&world, -1, 0);
             break;
-        case 1:
-            call(&world, step >> 4);
+        case 1: /* mostly as it should be */
+            call(&world, step >> 4 & 3, step >> 6 == 0 ? DP_NEAR_FILES : step >> 6);
             break;
         case 2:
             part = fuzz_take(&input, fuzz_number(&input, 1), &got);
-            say(&world, part, got);
+            say(&world, part, got, (step >> 4) % 4);
             break;
         case 3:
             if (world.caller_count > 0) close(world.callers[--world.caller_count]);
@@ -124,16 +130,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     while (world.caller_count > 0)
         close(world.callers[--world.caller_count]);
     look(&world);
-    dp_transport_destroy(world.rank);
+    dp_near_destroy(world.rank);
+    if (next_fd() != fd) abort();
     return 0;
 }
 
 size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
 {
-    static const uint8_t messages[] = {0x11, 2, 10, 2, 0, 0, 0, 1, 0, 0, 0, 'h', 'i',
-                                       4,    2, 8,  0, 0, 0, 0, 2, 0, 0, 0, 4,   3};
-    static const uint8_t pieces[] = {0x21, 2, 3, 4, 0, 0, 4,   2,   5,   0,   1,
-                                     0,    0, 0, 4, 2, 4, 'a', 'b', 'c', 'd', 4};
+    static const uint8_t messages[] = {0x11, 2, 1, 'B', 4, 0x15 + 11, 2, 1, 'F', 4, 3, 4};
+    static const uint8_t pieces[] = {0x1a, 4, 2, 2, 'F', 'B', 4, 0x5b, 2, 1, 'x', 4};
     static const uint8_t strangers[] = {0, 2, 4, 'G', 'E', 'T', ' ', 4, 0, 0x31, 4, 0x11, 0x11, 3};
     static const struct {
         const uint8_t *data;
