@@ -145,19 +145,25 @@ typedef enum dp_wire {
  */
 
 /*
- * The order in which operations are launched.
+ * The order in which a group's operations are launched. The world's is chosen in dp_init(), a
+ * group's when it is made; groups of both kinds may overlap.
  *
  * DP_ORDER_NEGOTIATED: the ranks agree on it. Each may submit in an order of its own.
  *
  * DP_ORDER_PROGRAM: each rank launches in the order in which it submits, without a message, as most
- * data-parallel libraries do. All ranks must then submit the same operations with the same memory
- * (all from dp_alloc(), or none) in the same order, and wait at the same places: submissions are
- * gathered into one launch until DP_FUSION_BYTES are there, one has launch_now in its options, or
- * the program waits for one of them (dp_wait, dp_test, dp_stream_wait, dp_wait_all, dp_finalize).
- * A difference between ranks ends the world with DP_ERR_MISMATCH and a text that says where, after
- * a few DP_HEARTBEATs at the latest; a rank that finalizes early ends it with DP_ERR_LEFT. dp_send,
- * dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever. A tensor
- * that travels as fp16 is DP_ERR_BUSY until its last use is over.
+ * data-parallel libraries do. All ranks of the group must then submit the same operations with the
+ * same memory (all from dp_alloc(), or none) in the same order, and wait for them at the same
+ * places: submissions to the group are gathered into one launch until DP_FUSION_BYTES are there,
+ * one has launch_now in its options, or the program waits for one of them (dp_wait, dp_test,
+ * dp_stream_wait, dp_wait_all, dp_barrier of the group, dp_finalize). No wait in another group
+ * launches them. A difference between ranks ends the world with DP_ERR_MISMATCH and a text that
+ * says where, after a few DP_HEARTBEATs at the latest; a rank that finalizes early ends it with
+ * DP_ERR_LEFT. dp_send, dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers and groups are agreed
+ * on as ever. A tensor that travels as fp16 is DP_ERR_BUSY until its last use is over. Names may be
+ * NULL: the next operation in the group's order.
+ *
+ * Operations of different groups do not wait for each other. Only where one rank is in more than
+ * four ordered groups do some share a lane; these must be used in one order on all their ranks.
  */
 typedef enum dp_order {
     DP_ORDER_DEFAULT = 0, /* the setting DP_ORDER, or negotiated */
@@ -719,7 +725,8 @@ typedef struct dp_options {
  * Method: Sergeev and Del Balso 2018, arXiv:1802.05799.
  *
  * @param group   from dp_world() or dp_group_create()
- * @param name    1 to DP_NAME_MAX bytes, unique among the group's tensors in flight; copied
+ * @param name    1 to DP_NAME_MAX bytes, unique among the group's tensors in flight; copied; in an
+ *                ordered group NULL is the next operation in its order
  * @param in      [count] elements; borrowed until the handle completes
  * @param out     [count] elements; may equal in, must not overlap it otherwise; borrowed likewise
  * @param count   elements of dtype, not bytes; may be 0
@@ -1044,7 +1051,8 @@ typedef struct dp_group_options {
  * ranks listed, which must list the same set under the same name; others may call it too and get
  * NULL at once. A group's ranks are numbered 0 .. count-1 by ascending rank of the world.
  *
- * Groups may overlap in any way: all their operations follow one order, so they cannot deadlock.
+ * Groups may overlap in any way. Operations on whose order the ranks agree follow one order, and
+ * ordered groups have lanes of their own, so they cannot deadlock (dp_order_t).
  * Tensor names belong to a group. Ranks outside take no part in its operations.
  *
  * @param name    1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
