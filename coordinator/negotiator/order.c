@@ -154,28 +154,51 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
 
 /* ---- Launches ------------------------------------------------------------------------------- */
 
-/* The lowest that is free; 0: none. */
-static uint32_t free_group_index(const dp_negotiator_t *n)
+/* The lowest index that none of these ranks uses for another group; 0: there is none. Groups
+ * without a common rank may have the same one: an index is a small number in the memory and the
+ * messages of those who share a group, and bounds what one rank is in, not what there is in the
+ * world. */
+static uint32_t free_group_index(const dp_negotiator_t *n, const int32_t *members, uint32_t count)
 {
-    for (uint32_t group_index = 1; group_index <= DP_GROUPS_MAX; group_index++) {
-        if (!n->order.is_index_taken[group_index]) return group_index;
+    uint64_t taken[DP_GROUP_INDEX_WORDS] = {1}; /* 0 is the world's */
+
+    for (uint32_t i = 0; i < count; i++) {
+        for (int word = 0; word < DP_GROUP_INDEX_WORDS; word++)
+            taken[word] |= n->order.indices[members[i]][word];
     }
+    for (uint32_t index = 1; index <= DP_GROUPS_MAX; index++)
+        if (!dp_bit_get(taken, (int)index)) return index;
     return 0;
 }
 
-/* Gives a group to be made its uid and index. 0: no index is free, and the creation fails on all
- * its ranks. */
+/* The group is made, or ends. */
+static void flip_group_index(dp_negotiator_t *n, const int32_t *members, uint32_t count,
+                             uint32_t index)
+{
+    for (uint32_t i = 0; i < count; i++)
+        n->order.indices[members[i]][index / 64] ^= UINT64_C(1) << index % 64;
+}
+
+/* Gives a group to be made its uid and index. 0: no index is free on its ranks, and the creation
+ * fails on all of them. */
 static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch_t *launch)
 {
     const dp_signature_t *signature = entry->arrived.proposed;
     char what[DP_ENTRY_TEXT_MAX], text[DP_ERROR_TEXT_MAX];
     const char *name = signature->group_name;
 
-    launch->group_index = free_group_index(n);
+    if (n->order.indices == NULL)
+        n->order.indices = calloc((size_t)n->size, sizeof(*n->order.indices));
+    if (n->order.indices == NULL) {
+        dp_fatal_memory(n);
+        return 0;
+    }
+    launch->group_index = free_group_index(n, signature->members, signature->member_count);
     launch->born = n->groups.last_uid + 1;
     if (launch->group_index == 0 || launch->born == DP_GROUP_UNBORN) {
-        snprintf(text, sizeof(text), "%s: %zu groups are alive, there can be %d",
-                 dp_entry_text(entry, what), n->groups.count, DP_GROUPS_MAX);
+        snprintf(text, sizeof(text),
+                 "%s: a rank can be in %d groups, and its ranks have none left in common",
+                 dp_entry_text(entry, what), DP_GROUPS_MAX);
         order_failure(n, entry, DP_ERR_FULL, text, signature->members, signature->member_count);
         return 0;
     }
@@ -185,7 +208,7 @@ static int number_group(dp_negotiator_t *n, dp_entry_t *entry, dp_ordered_launch
         dp_fatal_memory(n);
         return 0;
     }
-    n->order.is_index_taken[launch->group_index] = 1;
+    flip_group_index(n, signature->members, signature->member_count, launch->group_index);
     return 1;
 }
 
@@ -253,7 +276,6 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     size_t bytes, end;
     uint32_t found = pick_companions(entries, begin, count, &bytes, &end);
     int has_children;
-    uint32_t group_index = view != NULL ? view->group_index : 0;
     dp_writer_t writer;
 
     entries[begin] = NULL;
@@ -279,7 +301,8 @@ static void order_launch(dp_negotiator_t *n, dp_entry_t **entries, size_t begin,
     }
     if (n->is_fatal) return;
     if (has_children) dp_outbox_down_commit(n, &writer, 1);
-    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY) n->order.is_index_taken[group_index] = 0;
+    if (launch.collective == DP_COLLECTIVE_GROUP_DESTROY)
+        flip_group_index(n, view->members, view->member_count, view->group_index);
     dp_agree_launch_end(n, &launch);
 }
 
@@ -443,4 +466,5 @@ void dp_order_fini(dp_negotiator_t *n)
 {
     free(n->order.complete.entries);
     free(n->order.foreign.entries);
+    free(n->order.indices);
 }

@@ -7,12 +7,15 @@
 
 #include "coordinator/negotiator/table.h"
 
+#define DP_GROUP_INDEX_WORDS ((DP_GROUPS_MAX + 64) / 64)
+
 typedef struct dp_ordering {
     uint64_t hold_ns;    /* longest a complete tensor is held back */
     size_t fusion_bytes; /* enough is gathered to launch at once */
     uint64_t launching;  /* sequence of the last launch that this rank takes part in */
     uint64_t launched;   /* the data plane has finished up to here */
-    uint8_t is_index_taken[DP_GROUPS_MAX + 1];
+    uint64_t (*indices)[DP_GROUP_INDEX_WORDS]; /* [size] a bit for each index of the groups that a
+                                                  rank is in; NULL: no group was made */
     /* by priority, then in the order they became complete */
     dp_entry_array_t foreign;  /* complete, and this rank takes no part */
     dp_entry_array_t complete; /* complete and held back */

@@ -152,8 +152,8 @@ typedef struct dp_engine_op {
 /* Who is in a group, as all its ranks were told. */
 typedef struct dp_engine_members {
     uint32_t uid;         /* ascending from group to group, below 2^26; the world is 0 */
-    uint32_t group_index; /* 1 .. DP_GROUPS_MAX; another group may have it once
-                      group_destroy() was called on all ranks */
+    uint32_t group_index; /* 1 .. DP_GROUPS_MAX; another group that shares a rank may have it once
+                             group_destroy() was called on all ranks */
     const int *ranks;     /* [count] of the world, without repeats, this one among them; copied */
     int count;
     const char *name; /* for texts; copied */

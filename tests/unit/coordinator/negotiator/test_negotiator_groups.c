@@ -291,7 +291,9 @@ static void group_places_run_out(void **state)
         if (i == DP_GROUPS_MAX + 1 || i == DP_GROUPS_MAX + 2) {
             assert_int_equal(out.kind, DP_OUTPUT_FAIL);
             assert_int_equal(out.status, DP_ERR_FULL);
-            assert_string_equal(out.text, "group tp: 1023 groups are alive, there can be 1023");
+            assert_string_equal(
+                out.text,
+                "group tp: a rank can be in 1023 groups, and its ranks have none left in common");
         } else {
             assert_int_equal(out.kind, DP_OUTPUT_LAUNCH);
             assert_int_equal(out.group_index, i <= DP_GROUPS_MAX ? i : 17);
