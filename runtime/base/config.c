@@ -314,6 +314,7 @@ static void spell_name(const char *name, dp_config_source_t source, char *text, 
             *at = (char)(*at == '_' ? '-' : tolower((unsigned char)*at));
         }
         return;
+    case DP_FROM_PROGRAM:
     case DP_FROM_DEFAULT:
         break;
     }
@@ -396,9 +397,9 @@ dp_status_t dp_config_set(dp_config_t *config, const char *name, const char *val
     setting = &table[index];
     spell_name(setting->shown.name, source, spelt, sizeof(spelt));
     if (value == NULL) return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value", spelt);
-    if (setting->shown.is_internal && source == DP_FROM_FILE) {
-        return dp_error_set(error, DP_ERR_CONFIG, "%s is set by the launcher, not in a file",
-                            spelt);
+    if (setting->shown.is_internal && (source == DP_FROM_FILE || source == DP_FROM_PROGRAM)) {
+        return dp_error_set(error, DP_ERR_CONFIG, "%s is set by the launcher, not in a %s", spelt,
+                            source == DP_FROM_FILE ? "file" : "program");
     }
     if (setting->kind == KIND_TEXT) {
         if (strlen(value) >= (size_t)setting->max) {
@@ -417,6 +418,28 @@ dp_status_t dp_config_set(dp_config_t *config, const char *name, const char *val
         store_number(config, setting, number);
     }
     return DP_OK;
+}
+
+dp_status_t dp_config_from_program(dp_config_t *config, const char *settings, dp_error_t *error)
+{
+    dp_status_t status = DP_OK;
+
+    while (status == DP_OK && *settings != '\0') {
+        const size_t bytes = strcspn(settings, ";");
+        char text[DP_CONFIG_NAME_ROOM + DP_CONFIG_TEXT_MAX];
+        char *equals;
+
+        if (bytes >= sizeof(text)) {
+            return dp_error_set(error, DP_ERR_CONFIG, "settings: '%.60s...' is too long", settings);
+        }
+        memcpy(text, settings, bytes);
+        text[bytes] = '\0';
+        equals = strchr(text, '=');
+        if (equals != NULL) *equals++ = '\0';
+        if (bytes > 0) status = dp_config_set(config, text, equals, DP_FROM_PROGRAM, error);
+        settings += bytes + (settings[bytes] == ';');
+    }
+    return status;
 }
 
 dp_status_t dp_config_check(const dp_config_t *config, dp_error_t *error)

@@ -17,6 +17,7 @@
 /* Where a value came from; later ones win over earlier ones. */
 typedef enum dp_config_source {
     DP_FROM_DEFAULT,
+    DP_FROM_PROGRAM,
     DP_FROM_FILE,
     DP_FROM_ENVIRONMENT,
     DP_FROM_FLAG
@@ -117,6 +118,9 @@ void dp_config_defaults(dp_config_t *config);
  * Unknown names: DP_ERR_CONFIG, with the nearest name in the text. */
 dp_status_t dp_config_set(dp_config_t *config, const char *name, const char *value,
                           dp_config_source_t source, dp_error_t *error);
+
+/* Takes over what a program has set: "NAME=value;NAME=value". DP_ERR_CONFIG: as dp_config_set(). */
+dp_status_t dp_config_from_program(dp_config_t *config, const char *settings, dp_error_t *error);
 
 /* Takes over every DP_ variable. A bad value fails by name; an unknown DP_ variable is warned of
  * with the nearest real one. */

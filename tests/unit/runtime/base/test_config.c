@@ -300,6 +300,26 @@ static void config_lower_source_never_overrides(void **state)
     assert_int_equal(dp_config_set(config, "WIRE", "fp8", DP_FROM_FILE, &error), DP_ERR_CONFIG);
 }
 
+/* What a program sets is over the defaults and below files and the environment. */
+static void config_program_sets_a_list(void **state)
+{
+    dp_config_t *config = *state;
+    assert_int_equal(dp_config_set(config, "WIRE", "fp16", DP_FROM_ENVIRONMENT, &error), DP_OK);
+    assert_int_equal(
+        dp_config_from_program(config, "WIRE=none;fusion-bytes=1M;;STALL_WARN=3s;", &error), DP_OK);
+    assert_int_equal(config->wire, DP_WIRE_FP16);
+    assert_int_equal(config->fusion_bytes, 1 << 20);
+    assert_int_equal(config->stall_warn_ns, UINT64_C(3000000000));
+    assert_int_equal(dp_config_from_program(config, "", &error), DP_OK);
+    assert_int_equal(dp_config_from_program(config, "FUSION_BITES=1M", &error), DP_ERR_CONFIG);
+    assert_non_null(strstr(error.text, "FUSION_BITES"));
+    assert_non_null(strstr(error.text, "FUSION_BYTES"));
+    assert_int_equal(dp_config_from_program(config, "WIRE", &error), DP_ERR_CONFIG);
+    assert_non_null(strstr(error.text, "WIRE needs a value"));
+    assert_int_equal(dp_config_from_program(config, "RANK=1", &error), DP_ERR_CONFIG);
+    assert_non_null(strstr(error.text, "launcher"));
+}
+
 static void config_values_that_do_not_fit_together_fail(void **state)
 {
     dp_config_t *config = *state;
@@ -546,6 +566,7 @@ int main(void)
         CASE(config_unknown_names_get_the_nearest),
         CASE(nearest_name_is_close_or_none),
         CASE(config_lower_source_never_overrides),
+        CASE(config_program_sets_a_list),
         CASE(config_values_that_do_not_fit_together_fail),
         CASE(config_environment_is_read_and_checked),
         CASE(config_unknown_variable_warns_with_the_nearest),
