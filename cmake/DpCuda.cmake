@@ -55,7 +55,7 @@ function(dp_add_cuda_library name)
   target_compile_options(
     ${name}
     PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false
-            -Xcompiler=-ffp-contract=off,-fvisibility=hidden,-Wall,-Wextra
+            -Xcompiler=-ffp-contract=off,-fvisibility=hidden,-Wall,-Wextra,-Wno-missing-field-initializers
             $<$<BOOL:${DP_WERROR}>:--Werror=all-warnings
             -Xcompiler=-Werror>>)
   target_link_libraries(${name} PUBLIC dp_cudart)

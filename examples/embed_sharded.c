@@ -28,7 +28,7 @@ static float feature(int example, int layer, int i)
 int main(int argc, char **argv)
 {
     const dp_shard_group_t groups[LAYERS] = {
-        {"in", WIDTH, 0, 0}, {"a", WIDTH, 0, 0}, {"b", WIDTH, 0, 0}, {"out", WIDTH, 0, 0}};
+        {"in", WIDTH, 0}, {"a", WIDTH, 0}, {"b", WIDTH, 0}, {"out", WIDTH, 0}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
     dp_shards_t *shards = NULL;
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     if (dp_shards_create(dp, groups, LAYERS, &options, &shards) != DP_OK) goto failed; /* zeros */
     for (int step = 0; step < STEPS; step++) {
         const int example = step * dp_size(dp) + dp_rank(dp);
-        const float *weights;
+        const void *weights;
         float *gradients;
 
         error = -1.0f; /* the model shall say 1, whatever it sees */
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
             if (l + 1 < LAYERS && dp_shards_gather(shards, l + 1, NULL) != DP_OK) goto failed;
             if (dp_shards_wait(shards, l, NULL, &weights) != DP_OK) goto failed;
             for (int i = 0; i < WIDTH; i++)
-                error += weights[i] * feature(example, (int)l, i);
+                error += ((const float *)weights)[i] * feature(example, (int)l, i);
             if (dp_shards_release(shards, l) != DP_OK) goto failed;
         }
         for (size_t l = LAYERS; l-- > 0;) { /* a linear model's backward needs no weights */
@@ -62,10 +62,12 @@ int main(int argc, char **argv)
         if (dp_shards_sync(shards, &result) != DP_OK) goto failed;
         for (size_t l = 0; l < LAYERS && !result.skip; l++) {
             dp_shard_row_t row = DP_SHARD_ROW_INIT;
+            float *mine;
 
             if (dp_shards_row(shards, l, &row) != DP_OK) goto failed;
+            mine = row.weights;
             for (size_t i = 0; i < row.count; i++)
-                row.weights[i] -= 1e-5f * (float)result.clip_coef * row.gradients[i];
+                mine[i] -= 1e-5f * (float)result.clip_coef * row.gradients[i];
             if (dp_shards_gather(shards, l, NULL) != DP_OK) goto failed;
         }
     }

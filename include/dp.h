@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#pragma GCC system_header /* -Wextra would warn of each field that an _INIT leaves zero */
 extern "C" {
 #endif
 
@@ -40,7 +41,7 @@ extern "C" {
 #define DP_NAME_MAX 255 /* bytes of a tensor's name, without the terminator */
 #define DP_GROUP_NAME_MAX 63
 #define DP_GROUPED_MAX 4096 /* tensors of one grouped operation */
-#define DP_GROUPS_MAX 1023  /* groups alive at one time, beside the world */
+#define DP_GROUPS_MAX 1023  /* groups that a rank is in at one time, beside the world */
 
 #if defined(__GNUC__)
 #define DP_API __attribute__((visibility("default")))
@@ -53,7 +54,7 @@ typedef struct dp_group dp_group_t;         /* ranks that work together: the wor
 typedef struct dp_handle dp_handle_t;       /* one operation in flight */
 typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
 
-/**
+/*
  * Structs with a `size`. Initialise them with their _INIT macro, which stores sizeof the type as
  * this header has it; then program and library may be of different versions.
  *  - Options smaller than the library's type: missing fields have their defaults. Larger: accepted
@@ -62,7 +63,14 @@ typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
  * A later version adds fields at the end only, never into padding, and a zero field keeps the
  * behaviour of before. A size that no version can have (below 8, not a multiple of 8, beyond 4096:
  * a struct that was not initialised) is DP_ERR_INVALID.
+ * Structs that are passed as arrays have no size and never change: what a later version wants to
+ * know of each element comes as one more array in the options of the call.
  */
+
+#define DP_SIZED(type, ...)                                                                        \
+    {                                                                                              \
+        .size = sizeof(type), __VA_ARGS__                                                          \
+    }
 
 /* What a call reports. A code exists where a caller would act differently on it. */
 typedef enum dp_status {
@@ -73,7 +81,7 @@ typedef enum dp_status {
     DP_ERR_SYSTEM,      /* the operating system or a library below this one refused */
     DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
     DP_ERR_FULL,        /* as many as are allowed are there: DP_QUEUE_DEPTH operations in flight, or
-                           DP_GROUPS_MAX groups. Nothing was done; wait for one to end, try again */
+                           DP_GROUPS_MAX groups of a rank. Nothing was done; one has to end first */
     DP_ERR_PENDING,     /* dp_test(): the operation is not complete yet */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
@@ -186,10 +194,11 @@ typedef int (*dp_store_get_fn)(void *user, const char *key, void *value, size_t 
                                double seconds);
 
 typedef struct dp_init_options {
-    size_t size;        /* by DP_INIT_OPTIONS_INIT */
-    char *error;        /* receives why dp_init() failed, terminated; NULL: standard error does */
-    size_t error_bytes; /* room in error */
-    dp_order_t order;   /* rank 0's holds for all */
+    size_t size;          /* by DP_INIT_OPTIONS_INIT */
+    char *error;          /* receives why dp_init() failed, terminated; NULL: standard error does */
+    size_t error_bytes;   /* room in error */
+    const char *settings; /* "FUSION_BYTES=64M;STALL_WARN=30s": as DP_ variables, which win over
+                             these (docs/settings.md). NULL: none */
     /* Both: the world is joined through this store. Both NULL: as the environment says */
     dp_store_put_fn store_put;
     dp_store_get_fn store_get;
@@ -197,11 +206,9 @@ typedef struct dp_init_options {
     int store_rank;       /* this rank, 0 .. store_ranks - 1 */
     int store_ranks;      /* ranks in the world */
     double store_seconds; /* for all ranks to come to the store; 0: DP_START_TIMEOUT */
+    dp_order_t order;     /* rank 0's holds for all */
 } dp_init_options_t;
-#define DP_INIT_OPTIONS_INIT                                                                       \
-    {                                                                                              \
-        sizeof(dp_init_options_t), NULL, 0, DP_ORDER_DEFAULT, NULL, NULL, NULL, 0, 0, 0.0          \
-    }
+#define DP_INIT_OPTIONS_INIT DP_SIZED(dp_init_options_t, )
 
 /**
  * Joins the world that a launcher describes in the environment: dprun, plain DP_ variables,
@@ -218,7 +225,7 @@ typedef struct dp_init_options {
  * @param context set only on DP_OK; give it back with dp_finalize()
  * @return DP_OK
  *         DP_ERR_INVALID   an argument is wrong, or this is a rank's forked child
- *         DP_ERR_CONFIG    a DP_ variable is out of range, a launcher's variables are incomplete,
+ *         DP_ERR_CONFIG    a setting is unknown or out of range, a launcher's variables incomplete,
  *                          ranks know different secrets, or there are several nodes and no secret
  *         DP_ERR_MISMATCH  another rank runs another version of the library, or is of another job
  *         DP_ERR_TIMEOUT   a rank did not come within DP_START_TIMEOUT; the text names it
@@ -259,6 +266,10 @@ DP_API const char *dp_status_string(dp_status_t status);
  */
 DP_API const char *dp_error_text(const dp_context_t *context);
 
+/* How the world has ended, or DP_OK while it stands; dp_error_text() says why. Threads: any. Never
+ * blocks. */
+DP_API dp_status_t dp_async_error(const dp_context_t *context);
+
 /* "0.2.0", and a line of features: "0.2.0 ucx 1.13.1 cuda no ...". Static. */
 DP_API const char *dp_version(void);
 DP_API const char *dp_build_info(void);
@@ -281,6 +292,13 @@ DP_API int dp_node_count(const dp_context_t *context);
 
 /* ---- Gradients of a model ------------------------------------------------------------------- */
 
+/*
+ * dp_gradients_*() averages the gradients of a model that a program has in memory of its own, whole
+ * on every rank: take it to make an existing training loop data-parallel. dp_shards_*() below owns
+ * that memory and leaves the optimizer's state, and if asked more, to one rank each: take it where
+ * a model does not fit otherwise, or where the optimizer takes long.
+ */
+
 /* One parameter tensor. Tied weights are one entry, ready when the last contribution is in. */
 typedef struct dp_gradient {
     const char *name; /* unique in the list; copied */
@@ -291,23 +309,20 @@ typedef struct dp_gradient {
 } dp_gradient_t;
 
 typedef struct dp_gradients_options {
-    size_t size;            /* by DP_GRADIENTS_OPTIONS_INIT */
-    const char *prefix;     /* goes before the names, so that two models can share a context */
-    dp_wire_t wire;         /* as in dp_options_t */
-    int accumulation_steps; /* backward passes per sync; the result is divided by it too */
-    int zero_unready;       /* 1: a tensor not ready at sync counts as zeros; 0: it is an error */
-    int growth_interval;    /* good steps in a row before the loss scale doubles */
-    double clip_norm;       /* largest global norm; 0: no clipping */
-    double initial_loss_scale; /* of dynamic loss scaling, a power of two; 0: no loss scaling */
+    size_t size;               /* by DP_GRADIENTS_OPTIONS_INIT */
     dp_group_t *group;         /* NULL: the world; its rank 0 gives the weights */
-    int hysteresis; /* overflows in a row before the loss scale halves; each one after them halves
-                       it too. 0: 1 */
-    int unused;     /* 0 */
+    const char *prefix;        /* goes before the names, so that two models can share a context */
+    dp_wire_t wire;            /* as in dp_options_t */
+    int accumulation_steps;    /* backward passes per sync; the result is divided by it too */
+    double clip_norm;          /* largest global norm; 0: no clipping */
+    double initial_loss_scale; /* of dynamic loss scaling, a power of two; 0: no loss scaling */
+    int growth_interval;       /* good steps in a row before the loss scale doubles */
+    int hysteresis;   /* overflows in a row before it halves; each one after them halves it too */
+    int zero_unready; /* 1: a tensor not ready at sync counts as zeros; 0: it is an error */
 } dp_gradients_options_t;
 #define DP_GRADIENTS_OPTIONS_INIT                                                                  \
-    {                                                                                              \
-        sizeof(dp_gradients_options_t), "", DP_WIRE_DEFAULT, 1, 0, 2000, 0.0, 0.0, NULL, 1, 0      \
-    }
+    DP_SIZED(dp_gradients_options_t, .prefix = "", .accumulation_steps = 1,                        \
+             .growth_interval = 2000, .hysteresis = 1)
 
 /* What a sync found; equal on all ranks. */
 typedef struct dp_gradients_result {
@@ -319,16 +334,15 @@ typedef struct dp_gradients_result {
     int skip;           /* 1: an overflow; leave the weights alone this time */
 } dp_gradients_result_t;
 #define DP_GRADIENTS_RESULT_INIT                                                                   \
-    {                                                                                              \
-        sizeof(dp_gradients_result_t), 0.0, 1.0, 1.0, 0, 0                                         \
-    }
+    DP_SIZED(dp_gradients_result_t, .clip_coef = 1.0, .loss_scale = 1.0)
 
 /**
  * Registers the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
  *
  * @param tensors   [count] in the order backward finishes them, the same list on every rank
  * @param options   NULL for the defaults; copied
- * @param gradients set only on DP_OK; destroy it before dp_finalize()
+ * @param gradients set only on DP_OK; give it back with dp_gradients_destroy(), at the latest
+ *                  dp_finalize() does
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (ranks list different tensors), ...
  */
 DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors,
@@ -369,10 +383,7 @@ typedef struct dp_device_result {
     const float *clip_coef; /* the optimizer multiplies gradients by it: min(1, clip_norm / norm) */
     const float *norm; /* of all averaged gradients together, unscaled; Inf after an overflow */
 } dp_device_result_t;
-#define DP_DEVICE_RESULT_INIT                                                                      \
-    {                                                                                              \
-        sizeof(dp_device_result_t), NULL, NULL, NULL                                               \
-    }
+#define DP_DEVICE_RESULT_INIT DP_SIZED(dp_device_result_t, )
 
 /**
  * dp_gradients_sync() without waiting for a GPU: makes the stream wait until every gradient is
@@ -412,10 +423,7 @@ typedef struct dp_loss_scale {
     int good_steps;      /* in a row since the scale last moved */
     int hysteresis_left; /* overflows in a row that halve it, counted down; 0: all of the option */
 } dp_loss_scale_t;
-#define DP_LOSS_SCALE_INIT                                                                         \
-    {                                                                                              \
-        sizeof(dp_loss_scale_t), 1.0, 0, 0                                                         \
-    }
+#define DP_LOSS_SCALE_INIT DP_SIZED(dp_loss_scale_t, .scale = 1.0)
 
 /**
  * Reads and sets the loss scale's state, between a sync and the next ready(). Local: all ranks must
@@ -492,52 +500,44 @@ typedef struct dp_shard_group {
     const char *name; /* unique in the list; copied */
     size_t count;     /* elements, not 0 */
     int is_whole;     /* 1: too small to share out; every rank keeps and updates all of it */
-    int unused;       /* 0 */
 } dp_shard_group_t;
 
 typedef struct dp_shards_options {
-    size_t size;            /* by DP_SHARDS_OPTIONS_INIT */
-    const char *prefix;     /* goes before the names, so that two models can share a context */
-    dp_shard_stage_t stage; /* by default DP_SHARD_OPTIMIZER */
-    dp_wire_t wire;         /* of gradients, as in dp_options_t; weights travel as they are */
-    int accumulation_steps; /* passes per sync; the result is divided by it too. Above 1 full
-                               gradients are kept in every stage, so that the bits stay the same */
-    int growth_interval;    /* as in dp_gradients_options_t, likewise below */
-    int hysteresis;
-    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; groups of equal size
-                     have max(2, prefetch) slots of weights */
-    double clip_norm;
-    double initial_loss_scale;
+    size_t size;       /* by DP_SHARDS_OPTIONS_INIT */
     dp_group_t *group; /* the ranks that share out one copy of the state; NULL: the world */
     /* The ranks of other copies that have the same rows as this one; NULL: there is one copy. Each
      * copy lists its ranks in the same order. */
     dp_group_t *replicas;
+    const char *prefix;     /* goes before the names, so that two models can share a context */
+    dp_shard_stage_t stage; /* by default DP_SHARD_OPTIMIZER */
     /* DP_F32, DP_BF16 or DP_F16. Weights of 16 bits take half the memory and half the bytes of a
-     * gather: all pointers to weights then point to such numbers, and counts must be even. */
+     * gather. Counts must then be even. */
     dp_dtype_t weights;
-    int unused; /* 0 */
+    dp_wire_t wire;         /* of gradients, as in dp_options_t; weights travel as they are */
+    int accumulation_steps; /* passes per sync; the result is divided by it too. Above 1 full
+                               gradients are kept in every stage, so that the bits stay the same */
+    double clip_norm;       /* as in dp_gradients_options_t, likewise below */
+    double initial_loss_scale;
+    int growth_interval;
+    int hysteresis;
+    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; groups of equal size
+                     have max(2, prefetch) slots of weights */
 } dp_shards_options_t;
 #define DP_SHARDS_OPTIONS_INIT                                                                     \
-    {                                                                                              \
-        sizeof(dp_shards_options_t), "", DP_SHARD_OPTIMIZER, DP_WIRE_DEFAULT, 1, 2000, 1, 2, 0.0,  \
-            0.0, NULL, NULL, DP_F32, 0                                                             \
-    }
+    DP_SIZED(dp_shards_options_t, .prefix = "", .stage = DP_SHARD_OPTIMIZER, .weights = DP_F32,    \
+             .accumulation_steps = 1, .growth_interval = 2000, .hysteresis = 1, .prefetch = 2)
 
 /* The part of a group that a rank updates. Row r is the elements r * n .. of the group, where n is
  * the count divided by the ranks, rounded up to a multiple of 4096. The pointers stay the same
  * until dp_shards_destroy(). */
 typedef struct dp_shard_row {
     size_t size;      /* by DP_SHARD_ROW_INIT */
-    float *weights;   /* [count]; the program writes them; NULL where weights have 16 bits */
+    void *weights;    /* [count] of options.weights' type; the program writes them */
     float *gradients; /* [count]: averages, from a sync to the group's next dp_shards_gradients() */
     size_t first;     /* element of the group */
     size_t count;     /* may be 0 */
-    uint16_t *halves; /* [count]; the weights, where they have 16 bits; else NULL */
 } dp_shard_row_t;
-#define DP_SHARD_ROW_INIT                                                                          \
-    {                                                                                              \
-        sizeof(dp_shard_row_t), NULL, NULL, 0, 0, NULL                                             \
-    }
+#define DP_SHARD_ROW_INIT DP_SIZED(dp_shard_row_t, )
 
 /* Bytes that the object has on this rank. */
 typedef struct dp_shards_memory {
@@ -549,10 +549,7 @@ typedef struct dp_shards_memory {
     size_t mapped_weights; /* rows of other ranks that this one sees where they lie; 0: it copies
                               them. Not memory of this rank */
 } dp_shards_memory_t;
-#define DP_SHARDS_MEMORY_INIT                                                                      \
-    {                                                                                              \
-        sizeof(dp_shards_memory_t), 0, 0, 0, 0, 0                                                  \
-    }
+#define DP_SHARDS_MEMORY_INIT DP_SIZED(dp_shards_memory_t, )
 
 /**
  * Makes the object and its memory, zeroed. Collective over options->group and options->replicas.
@@ -583,7 +580,7 @@ DP_API dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_r
  * @param full [count of g] of options.weights' type on rank 0 of the group (and rank 0 of the
  *             replicas); any memory. Not read and may be NULL elsewhere
  */
-DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full);
+DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const void *full);
 
 /**
  * Starts the gather of group g's weights out of the ranks' rows: after the row was updated, or
@@ -602,14 +599,14 @@ DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream)
  * Waits until all weights of group g are there.
  *
  * @param stream  waits for them, as in dp_stream_wait(); NULL: this thread does
- * @param weights [count of g], to be read only (a write may end the process); valid until
- *                dp_shards_release(), and no longer than to the next dp_shards_sync()
+ * @param weights [count of g] of options.weights' type, to be read only (a write may end the
+ * process); valid until dp_shards_release(), and no longer than to the next dp_shards_sync()
  * @return DP_OK
  *         DP_ERR_ORDER under DP_SHARD_WEIGHTS: the slots for groups of this size are all in use
  *         or the failure of an operation
  */
 DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream,
-                                  const float **weights);
+                                  const void **weights);
 
 /* Says that the program does not use the weights that dp_shards_wait() gave. Under DP_SHARD_WEIGHTS
  * the memory may serve another group. DP_ERR_ORDER: there was no wait. */
@@ -694,27 +691,22 @@ typedef struct dp_options {
     dp_wire_t wire;     /* reductions of DP_F32 only */
     double prescale;    /* multiplies each element before the reduction; floats only, else 1 */
     double postscale;   /* multiplies the result; floats only, else 1 */
-    void *stream;       /* the device stream that produces the data; NULL for host memory */
     int count_joined;   /* 1: an average divides by the group's size even where ranks have joined */
-    int unused;         /* 0; never read: programs of earlier versions have padding here */
-    int priority;       /* among operations that could be launched at the same moment, higher
-                           first; equal ones keep their order. The largest that a rank gives
-                           counts. DP_ORDER_PROGRAM keeps the order of submissions */
     int launch_now;     /* 1: not held back so that others can join it. Under DP_ORDER_PROGRAM it is
                            launched at once, with what was submitted to the group before it, and
                            all ranks of the group must give the same */
+    void *stream;       /* the device stream that produces the data; NULL for host memory */
     uint64_t tag;       /* compared between ranks, as counts are: anything that must be equal, such
                            as a digest of the shape; 0: none */
     uint64_t cookie;    /* not 0: dp_completions_read() gives it out when the operation is over */
     dp_output_fn output; /* calls with a capacity, host memory: asked for out when the counts are
                             known. Their out is NULL then, their capacity 0 */
     void *user;          /* output's */
+    int priority;        /* among operations that could be launched at the same moment, higher
+                            first; equal ones keep their order. The largest that a rank gives
+                            counts. DP_ORDER_PROGRAM keeps the order of submissions */
 } dp_options_t;
-#define DP_OPTIONS_INIT                                                                            \
-    {                                                                                              \
-        sizeof(dp_options_t), DP_SUM, DP_WIRE_DEFAULT, 1.0, 1.0, NULL, 0, 0, 0, 0, 0, 0, NULL,     \
-            NULL                                                                                   \
-    }
+#define DP_OPTIONS_INIT DP_SIZED(dp_options_t, .reduce = DP_SUM, .prescale = 1.0, .postscale = 1.0)
 
 /**
  * Reduces a tensor over the ranks of a group. Returns once the request is queued.
@@ -847,8 +839,10 @@ DP_API dp_status_t dp_alltoall(dp_group_t *group, const char *name, const void *
                                size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                dp_handle_t **handle);
 
-/* Completes once every rank has submitted it. Otherwise as dp_allreduce(). */
-DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t **handle);
+/* Completes once every rank has submitted it. Of the options only the cookie, the priority and the
+ * tag have a meaning. Otherwise as dp_allreduce(). */
+DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, const dp_options_t *options,
+                              dp_handle_t **handle);
 
 /*
  * Collectives whose parts differ in size. Counts may differ between ranks and from use to use and
@@ -957,9 +951,9 @@ DP_API dp_status_t dp_recv(dp_group_t *group, const char *name, void *out, size_
  * allgatherv empty). A joined root, and an operation that would move a joined rank's data
  * (gather, scatter, alltoall, send, recv), fail with DP_ERR_ORDER on every rank.
  *
- * Result: last_rank, the rank that joined last. Other groups are not concerned.
+ * Of the options only the cookie has a meaning. Result: last_rank, the rank that joined last.
  */
-DP_API dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle);
+DP_API dp_status_t dp_join(dp_group_t *group, const dp_options_t *options, dp_handle_t **handle);
 
 /* ---- Waiting -------------------------------------------------------------------------------- */
 
@@ -974,10 +968,7 @@ typedef struct dp_result {
     int contributors;   /* ranks of the group that had not joined */
     int last_rank;      /* dp_join(): the rank of the group that joined last; else -1 */
 } dp_result_t;
-#define DP_RESULT_INIT                                                                             \
-    {                                                                                              \
-        sizeof(dp_result_t), 0, 0.0, 0.0, "", 0, 0, -1                                             \
-    }
+#define DP_RESULT_INIT DP_SIZED(dp_result_t, .text = "", .last_rank = -1)
 
 /**
  * Waits for an operation and, when it is over, releases the handle.
@@ -1041,10 +1032,7 @@ typedef struct dp_group_options {
     size_t size;      /* by DP_GROUP_OPTIONS_INIT */
     dp_order_t order; /* of its operations; DP_ORDER_DEFAULT: the world's. The same on its ranks */
 } dp_group_options_t;
-#define DP_GROUP_OPTIONS_INIT                                                                      \
-    {                                                                                              \
-        .size = sizeof(dp_group_options_t)                                                         \
-    }
+#define DP_GROUP_OPTIONS_INIT DP_SIZED(dp_group_options_t, )
 
 /**
  * Makes a group of some ranks of the world (Horovod calls it a process set). Collective over the
@@ -1062,7 +1050,7 @@ typedef struct dp_group_options {
  * @param group   set only on DP_OK; NULL where this rank is not listed. Give it back with
  *                dp_group_destroy(), at the latest dp_finalize() does
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (another list or order under this name),
- *         DP_ERR_FULL (DP_GROUPS_MAX groups are alive), DP_ERR_BUSY (another thread makes one of
+ *         DP_ERR_FULL (a rank is in DP_GROUPS_MAX groups), DP_ERR_BUSY (another thread makes one of
  *         this name with the same lowest rank), DP_ERR_UNSUPPORTED (this order), DP_ERR_LEFT, ...
  * Threads: any. Waits for the other listed ranks.
  */
@@ -1081,6 +1069,21 @@ DP_API dp_status_t dp_group_create(dp_context_t *context, const char *name, cons
  */
 DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, int key,
                                   const dp_group_options_t *options, dp_group_t **group);
+
+/**
+ * Makes the groups of a mesh: the world as a box of n axes, in which rank r is at the place that
+ * counting up to r with the last axis fastest comes to. groups[i] gets the ranks that differ from
+ * this one along axis i alone, numbered by their place on it. Collective over the world.
+ *
+ * @param dims    [n] ranks along each axis, 1 or more; their product is dp_size()
+ * @param names   [n] of the groups, as in dp_group_create(), each another
+ * @param options as there, for all of them
+ * @param groups  [n], written only on DP_OK
+ * Otherwise as dp_group_create().
+ */
+DP_API dp_status_t dp_mesh_create(dp_context_t *context, const int *dims, size_t n,
+                                  const char *const *names, const dp_group_options_t *options,
+                                  dp_group_t **groups);
 
 /**
  * Ends a group. Collective over its ranks; waits for its operations. The object stays until
@@ -1183,10 +1186,7 @@ typedef struct dp_stats {
     uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
     uint64_t trace_dropped; /* timeline records that found no room */
 } dp_stats_t;
-#define DP_STATS_INIT                                                                              \
-    {                                                                                              \
-        sizeof(dp_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                            \
-    }
+#define DP_STATS_INIT DP_SIZED(dp_stats_t, )
 
 /* Fills in the counters. Threads: any. */
 DP_API dp_status_t dp_stats_get(dp_context_t *context, dp_stats_t *stats);

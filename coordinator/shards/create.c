@@ -383,11 +383,7 @@ dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *r
     if (row == NULL) return dp_span_error(shards, span, DP_ERR_INVALID, "row is NULL");
     status = dp_sized_check("dp_shard_row_t", row->size, &error);
     if (status != DP_OK) return dp_span_error(shards, span, status, "%s", error.text);
-    if (shards->options.weights == DP_F32) {
-        found.weights = span->weight_row;
-    } else {
-        found.halves = (uint16_t *)(void *)span->weight_row;
-    }
+    found.weights = span->weight_row;
     found.gradients = span->gradient_row;
     found.first = span->row_first;
     found.count = span->row_count;

@@ -134,7 +134,7 @@ dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream)
     return status == DP_OK ? start_gather(shards, span, stream, 0) : status;
 }
 
-dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream, const float **weights)
+dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream, const void **weights)
 {
     dp_span_t *span;
     dp_status_t status = dp_shards_span(shards, g, &span);
@@ -251,7 +251,7 @@ static dp_status_t load_whole(dp_shards_t *shards, dp_span_t *span, const float 
     return status;
 }
 
-dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const float *full)
+dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const void *full)
 {
     dp_span_t *span;
     dp_status_t status = dp_shards_span(shards, g, &span);

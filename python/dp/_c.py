@@ -51,9 +51,9 @@ OUTPUT = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 
 class InitOptions(Sized):
     _fields_ = [("size", c_size_t), ("error", c_void_p), ("error_bytes", c_size_t),
-                ("order", c_int), ("store_put", STORE_PUT), ("store_get", STORE_GET),
+                ("settings", c_char_p), ("store_put", STORE_PUT), ("store_get", STORE_GET),
                 ("store_user", c_void_p), ("store_rank", c_int), ("store_ranks", c_int),
-                ("store_seconds", c_double)]
+                ("store_seconds", c_double), ("order", c_int)]
 
 
 class GroupOptions(Sized):
@@ -66,10 +66,10 @@ class Gradient(Structure):
 
 
 class GradientsOptions(Sized):
-    _fields_ = [("size", c_size_t), ("prefix", c_char_p), ("wire", c_int),
-                ("accumulation_steps", c_int), ("zero_unready", c_int), ("growth_interval", c_int),
-                ("clip_norm", c_double), ("initial_loss_scale", c_double), ("group", c_void_p),
-                ("hysteresis", c_int), ("unused", c_int)]
+    _fields_ = [("size", c_size_t), ("group", c_void_p), ("prefix", c_char_p), ("wire", c_int),
+                ("accumulation_steps", c_int), ("clip_norm", c_double),
+                ("initial_loss_scale", c_double), ("growth_interval", c_int), ("hysteresis", c_int),
+                ("zero_unready", c_int)]
 
 
 class GradientsResult(Sized):
@@ -79,9 +79,9 @@ class GradientsResult(Sized):
 
 class Options(Sized):
     _fields_ = [("size", c_size_t), ("reduce", c_int), ("wire", c_int), ("prescale", c_double),
-                ("postscale", c_double), ("stream", c_void_p), ("count_joined", c_int),
-                ("unused", c_int), ("priority", c_int), ("launch_now", c_int), ("tag", c_uint64),
-                ("cookie", c_uint64), ("output", OUTPUT), ("user", c_void_p)]
+                ("postscale", c_double), ("count_joined", c_int), ("launch_now", c_int),
+                ("stream", c_void_p), ("tag", c_uint64), ("cookie", c_uint64), ("output", OUTPUT),
+                ("user", c_void_p), ("priority", c_int)]
 
 
 class Tensor(Structure):
@@ -120,6 +120,7 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_abort": (None, [_P, _S]),
     "dp_status_string": (_S, [c_int]),
     "dp_error_text": (_S, [_P]),
+    "dp_async_error": (c_int, [_P]),
     "dp_version": (_S, []),
     "dp_build_info": (_S, []),
     "dp_setting": (_S, [_P, _S]),
@@ -143,7 +144,7 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_gather": (c_int, _DATA + [c_int] + _END),
     "dp_scatter": (c_int, _DATA + [c_int] + _END),
     "dp_alltoall": (c_int, _DATA + _END),
-    "dp_barrier": (c_int, [_P, _S, POINTER(_P)]),
+    "dp_barrier": (c_int, [_P, _S] + _END),
     "dp_allgatherv": (c_int, [_P, _S, _P, _N, _P, _N, _COUNTS, c_int] + _END),
     "dp_gatherv": (c_int, [_P, _S, _P, _N, _P, _N, _COUNTS, c_int, c_int] + _END),
     "dp_scatterv": (c_int, [_P, _S, _P, _COUNTS, _P, _N, c_int, c_int] + _END),
@@ -156,7 +157,7 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_grouped_reduce_scatter": (c_int, _LIST + _END),
     "dp_send": (c_int, [_P, _S, _P, _N, c_int, c_int] + _END),
     "dp_recv": (c_int, [_P, _S, _P, _N, c_int, c_int] + _END),
-    "dp_join": (c_int, [_P, POINTER(_P)]),
+    "dp_join": (c_int, [_P] + _END),
     "dp_wait": (c_int, [_P, c_double, POINTER(Result)]),
     "dp_stream_wait": (c_int, [_P, _P]),
     "dp_test": (c_int, [_P]),
@@ -166,6 +167,8 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_completions_read": (_N, [_P, POINTER(c_uint64), _N]),
     "dp_group_create": (c_int, [_P, _S, POINTER(c_int32), _N, POINTER(GroupOptions), POINTER(_P)]),
     "dp_group_split": (c_int, [_P, _S, c_int, c_int, POINTER(GroupOptions), POINTER(_P)]),
+    "dp_mesh_create": (c_int, [_P, POINTER(c_int32), _N, POINTER(_S), POINTER(GroupOptions),
+                               POINTER(_P)]),
     "dp_group_destroy": (c_int, [_P]),
     "dp_group_rank": (c_int, [_P]),
     "dp_group_size": (c_int, [_P]),
@@ -185,7 +188,7 @@ FUNCTIONS: dict[str, tuple] = {
 }
 WAITING = {"dp_init", "dp_finalize", "dp_gradients_create", "dp_gradients_sync",
            "dp_gradients_destroy", "dp_wait", "dp_stream_wait", "dp_wait_all", "dp_group_create",
-           "dp_group_split", "dp_group_destroy", "dp_alloc", "dp_free", "dp_register",
+           "dp_group_split", "dp_mesh_create", "dp_group_destroy", "dp_alloc", "dp_free", "dp_register",
            "dp_deregister"}
 
 

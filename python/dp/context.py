@@ -67,10 +67,13 @@ class Context:
     """One rank of a world. Make it with dp.init(); give it back with finalize() or `with`."""
 
     def __init__(self, store: Any = None, rank: int = -1, size: int = 0,
-                 order: str = "default", timeout: float = 0) -> None:
+                 order: str = "default", timeout: float = 0,
+                 settings: "Mapping[str, Any] | None" = None) -> None:
         text = ctypes.create_string_buffer(ERROR_ROOM)
         options = _c.InitOptions(error=ctypes.addressof(text), error_bytes=ERROR_ROOM,
                                  order=group_options(order).order)
+        if settings:
+            options.settings = ";".join(f"{name}={value}" for name, value in settings.items()).encode()
         callbacks = None
         if store is not None:
             callbacks = StoreCallbacks(store)
@@ -258,6 +261,21 @@ class Context:
         self.check(self.call(lib.group_create, self.pointer, name.encode(), members, len(ranks),
                              group_options(order), pointer))
         return None if not pointer.value else Group(self, pointer.value)
+
+    def mesh(self, **axes: int) -> "dict[str, Group]":
+        """The world as a box of named axes, the last one fastest: mesh(data=8, tensor=4). Gives this
+        rank's group along each axis. Collective over the world."""
+        names = (ctypes.c_char_p * len(axes))(*(name.encode() for name in axes))
+        dims = (ctypes.c_int32 * len(axes))(*axes.values())
+        pointers = (ctypes.c_void_p * len(axes))()
+        self.check(self.call(lib.mesh_create, self.pointer, dims, len(axes), names, None, pointers))
+        return {name: Group(self, pointer) for name, pointer in zip(axes, pointers)}
+
+    @property
+    def error(self) -> "errors.Error | None":
+        """Why the world has ended, without waiting for anything; None while it stands."""
+        status = lib.async_error(self.pointer)
+        return None if status == 0 else errors.make(status, self.error_text())
 
     # ---- Timeline -----------------------------------------------------------------------------
 

@@ -414,16 +414,16 @@ class Group:
         return self._submit(lib.recv, arguments, make_options(**keywords),
                             Handle(self.context, None, target, out), on_done, name is not None)
 
-    def barrier(self, name: str | None = None) -> Handle:
+    def barrier(self, name: str | None = None, *, on_done: Any = None) -> Handle:
         """Completes once every rank has submitted it."""
-        return self._submit(lib.barrier, (self.pointer, self._name(name, "barrier")), None,
-                            Handle(self.context, None, None, None), None, name is not None)
+        return self._submit(lib.barrier, (self.pointer, self._name(name, "barrier")), make_options(),
+                            Handle(self.context, None, None, None), on_done, name is not None)
 
-    def join(self) -> Handle:
+    def join(self, *, on_done: Any = None) -> Handle:
         """Says that this rank has no more data; completes when all ranks have said so. Result.last_rank
         is the rank that joined last."""
-        return self._submit(lib.join, (self.pointer,), None,
-                            Handle(self.context, None, None, None), None, True)
+        return self._submit(lib.join, (self.pointer,), make_options(),
+                            Handle(self.context, None, None, None), on_done, True)
 
     def _rows(self, array: Any, kind: str) -> tuple[int, ...]:
         """The shape of a row of array [size][...]; a flat array is cut into `size` parts."""

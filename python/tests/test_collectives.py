@@ -208,7 +208,12 @@ class Collectives(unittest.TestCase):
         self.assertEqual(backwards.ranks(), list(range(world.size))[::-1])
         self.assertEqual(backwards.broadcast(np.full(1, world.rank), root=0).wait().value[0],
                          world.size - 1)
-        world.barrier().wait()
+        mesh = world.mesh(rows=world.size, columns=1)
+        self.assertEqual((mesh["rows"].rank, mesh["columns"].size), (world.rank, 1))
+        self.assertIsNone(world.error)
+        done = threading.Event()
+        world.barrier(on_done=lambda handle: done.set()).wait()
+        self.assertTrue(done.wait(60))
         if world.size > 1:
             if world.rank == 0:
                 world.send(np.arange(5.0), 1, name="pair").wait()

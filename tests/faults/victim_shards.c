@@ -19,7 +19,7 @@ static const char *where = "";
 static dp_status_t step_of(dp_shards_t *shards)
 {
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
-    const float *weights;
+    const void *weights;
     float *gradients;
     dp_status_t status = DP_OK;
 

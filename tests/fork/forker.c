@@ -53,7 +53,7 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shar
     dp_shards_memory_t bytes = DP_SHARDS_MEMORY_INIT;
     dp_loss_scale_t scale = DP_LOSS_SCALE_INIT;
     dp_shard_row_t row = DP_SHARD_ROW_INIT;
-    const float *weights;
+    const void *weights;
     float *full;
     uint64_t hash;
     dp_stats_t stats = DP_STATS_INIT;
@@ -69,7 +69,7 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shar
     if ((call) != DP_ERR_INVALID) return wrong(#call)
     REFUSED(dp_allreduce(dp_world(dp), "child", values, values, COUNT, DP_F32, NULL, NULL));
     if (strstr(dp_error_text(dp), "fork()") == NULL) return wrong(dp_error_text(dp));
-    REFUSED(dp_barrier(dp_world(dp), "child", NULL));
+    REFUSED(dp_barrier(dp_world(dp), "child", NULL, NULL));
     REFUSED(dp_wait(handle, -1.0, NULL));
     REFUSED(dp_test(handle));
     REFUSED(dp_stream_wait(handle, NULL));
@@ -184,7 +184,7 @@ static int try_calls(dp_context_t *dp)
     dp_gradients_t *gradients = NULL;
     dp_shards_t *shards = NULL;
     dp_handle_t *handle = NULL;
-    const float *weights;
+    const void *weights;
     void *memory = NULL;
     dp_status_t status;
 

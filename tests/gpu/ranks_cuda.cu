@@ -534,7 +534,7 @@ static int run_abort(rig_t *rig, int stage)
     CUDA(zero(row_weight, row_bytes));
     /* Nobody else submits this, so it ends once this rank has given up. */
     snprintf(name, sizeof(name), "never %d", rig->rank);
-    DP(rig, dp_barrier(dp_world(rig->dp), name, &opener.never));
+    DP(rig, dp_barrier(dp_world(rig->dp), name, NULL, &opener.never));
     CHECK(pthread_create(&opens, NULL, open_after_abort, &opener) == 0, "no thread");
     for (int s = 0; s < STEPS; s++) {
         const int is_last = s == STEPS - 1, aborts = is_culprit && is_last;
@@ -542,7 +542,7 @@ static int run_abort(rig_t *rig, int stage)
         if (is_last && stage >= 3) { /* the averages are under way until the abort is known */
             cudaStreamSynchronize(rig->stream);
             /* A rank that is late would lose the step before as well. */
-            DP(rig, dp_barrier(dp_world(rig->dp), "all have come so far", &so_far));
+            DP(rig, dp_barrier(dp_world(rig->dp), "all have come so far", NULL, &so_far));
             DP(rig, dp_wait(so_far, -1.0, NULL));
             DP_LAUNCH(pass, 1, 1, 0, rig->stream, rig->gate);
         }

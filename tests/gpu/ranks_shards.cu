@@ -17,11 +17,11 @@
 #include "tests/gpu/ranks_shards.h"
 
 enum { GROUPS = 5, STEPS = 5, BAD = 2, THREADS = 64 };
-static const dp_shard_group_t groups[GROUPS] = {{"root", 100, 1, 0},
-                                                {"block.0", 5000, 0, 0},
-                                                {"block.1", 5000, 0, 0},
-                                                {"block.2", 5000, 0, 0},
-                                                {"wte", 6000, 0, 0}};
+static const dp_shard_group_t groups[GROUPS] = {{"root", 100, 1},
+                                                {"block.0", 5000, 0},
+                                                {"block.1", 5000, 0},
+                                                {"block.2", 5000, 0},
+                                                {"wte", 6000, 0}};
 
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
@@ -85,10 +85,10 @@ static float average_of(const shards_run_t *run, int g, int step)
 
 static int check_weights(shards_run_t *run, size_t g)
 {
-    const float *weights;
+    const void *weights;
 
     DP(dp_shards_wait(run->shards, g, run->stream, &weights));
-    CUDA(DP_LAUNCH(count_wrong, 1, THREADS, 0, run->stream, weights, groups[g].count,
+    CUDA(DP_LAUNCH(count_wrong, 1, THREADS, 0, run->stream, (const float *)weights, groups[g].count,
                    run->wanted[g], &run->seen->wrong));
     DP(dp_shards_release(run->shards, g));
     return 0;
@@ -129,11 +129,11 @@ static int run_step(shards_run_t *run, int step, int on_stream)
 
         DP(dp_shards_row(run->shards, g, &row));
         if (on_stream) {
-            CUDA(DP_LAUNCH(descend_row, 1, THREADS, 0, run->stream, row.weights,
+            CUDA(DP_LAUNCH(descend_row, 1, THREADS, 0, run->stream, (float *)row.weights,
                            (const float *)row.gradients, row.count, average_of(run, (int)g, step),
                            result.skip, result.clip_coef, result.norm, run->seen));
         } else if (!found.skip) { /* the optimizer of a loop that waits */
-            CUDA(DP_LAUNCH(fill_all, 1, THREADS, 0, run->stream, row.weights, row.count,
+            CUDA(DP_LAUNCH(fill_all, 1, THREADS, 0, run->stream, (float *)row.weights, row.count,
                            run->wanted[g] - average_of(run, (int)g, step)));
         }
         if (!is_bad) run->wanted[g] -= average_of(run, (int)g, step);

@@ -14,6 +14,7 @@ function flush_struct(   i, last, pair, ints, goes) {
     for (i = 1; i <= count; i++) {
         if (line[i] ~ /^    [a-z].*;/ || line[i] ~ /^}/) # else the rest of a comment, which goes with its field
             goes = sized && change == "fewer" && (i == last || (dropped == 2 && i == pair))
+        if (goes && match(line[i], /[a-z_]+;/)) gone[substr(line[i], RSTART, RLENGTH - 1)] = 1
         if (goes) continue
         if (sized && change == "more" && line[i] ~ /^}/) print "    uint64_t added;"
         print line[i]
@@ -29,18 +30,10 @@ inside {
     next
 }
 /^#define DP_[A-Z_]+_INIT/ { macro = 1 }
-macro && /^    }/ { # behind the line with the last initialiser
-    for (i = 0; change == "fewer" && i < dropped; i++) sub(/, [^,]*[^,\\ ] *\\$/, " \\", held)
-    print held
-    held = ""
-    macro = 0
+macro { # the initialisers of fields that went go too
+    for (name in gone) gsub("[.]" name " = [^,)]*(, )?", "")
+    macro = /\\$/
+    if (!macro) delete gone
 }
-macro && held ~ /^        / { # a list over several lines becomes one
-    sub(/ *\\$/, "", held)
-    sub(/^ +/, " ")
-    held = held $0
-    next
-}
-macro { if (held != "") print held; held = $0; next }
 { print }
 END { if (changed != 12) { print "#error \"" changed " structs with a size, 12 are known\"" } }

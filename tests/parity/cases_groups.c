@@ -166,7 +166,7 @@ static int join(dp_context_t *dp, dp_group_t *group, int *last)
     dp_result_t result = DP_RESULT_INIT;
     dp_handle_t *handle = NULL;
 
-    EXPECT_STATUS(dp, parity_wait(dp_join(group, &handle), &handle, &result), DP_OK);
+    EXPECT_STATUS(dp, parity_wait(dp_join(group, NULL, &handle), &handle, &result), DP_OK);
     EXPECT(dp, result.last_rank >= 0 && result.last_rank < dp_group_size(group), "last %d",
            result.last_rank);
     *last = result.last_rank;
@@ -378,14 +378,14 @@ int parity_join_process_sets(dp_context_t *dp)
 
     if (parity_half(dp, &half)) return 1;
     if (dp_group_rank(half) == 0) {
-        EXPECT_STATUS(dp, dp_join(half, &handle), DP_OK);
+        EXPECT_STATUS(dp, dp_join(half, NULL, &handle), DP_OK);
         if (dp_group_size(half) > 1) { /* whose others join after the sum in the world */
             EXPECT_STATUS(dp, dp_allreduce(half, "late", &value, &value, 1, DP_F32, NULL, NULL),
                           DP_ERR_ORDER);
         }
     }
     if (sum_in(dp, dp_world(dp), "beside", ranks * (ranks + 1) / 2)) return 1;
-    if (dp_group_rank(half) != 0) EXPECT_STATUS(dp, dp_join(half, &handle), DP_OK);
+    if (dp_group_rank(half) != 0) EXPECT_STATUS(dp, dp_join(half, NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 120.0, &result), DP_OK);
     if (sum_in(dp, dp_world(dp), "again", ranks * (ranks + 1) / 2)) return 1;
     EXPECT_STATUS(dp, dp_group_destroy(half), DP_OK);
@@ -401,12 +401,12 @@ int parity_barrier(dp_context_t *dp)
 
     for (int turn = 0; turn < 10; turn++) {
         if (dp_rank(dp) != 0) {
-            EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &handle), DP_OK);
+            EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", NULL, &handle), DP_OK);
             EXPECT_STATUS(dp, dp_test(handle), DP_ERR_PENDING);
         }
         if (sum_in(dp, dp_world(dp), "all wait", dp_size(dp) * (dp_size(dp) + 1) / 2)) return 1;
         if (dp_rank(dp) == 0)
-            EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &handle), DP_OK);
+            EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", NULL, &handle), DP_OK);
         EXPECT_STATUS(dp, dp_wait(handle, 120.0, NULL), DP_OK);
     }
     return 0;
@@ -419,7 +419,8 @@ int parity_barrier_process_sets(dp_context_t *dp)
 
     if (parity_half(dp, &half)) return 1;
     for (int turn = 0; turn < 10 + dp_rank(dp) % 2 * 10; turn++)
-        EXPECT_STATUS(dp, parity_wait(dp_barrier(half, "barrier", &handle), &handle, NULL), DP_OK);
+        EXPECT_STATUS(dp, parity_wait(dp_barrier(half, "barrier", NULL, &handle), &handle, NULL),
+                      DP_OK);
     EXPECT_STATUS(dp, dp_group_destroy(half), DP_OK);
     return 0;
 }

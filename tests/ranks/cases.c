@@ -57,6 +57,7 @@ const rank_case_t rank_cases[] = {
     {"group_limit", case_group_limit, 1, DP_OK, 0},
     {"group_split", case_group_split, 1, DP_OK, 0},
     {"group_keys", case_group_keys, 1, DP_OK, 0},
+    {"group_mesh", case_group_mesh, 1, DP_OK, 0},
     {"group_mismatch", case_group_mismatch, 2, DP_OK, 0},
     {"group_left", case_group_left, 2, DP_OK, 0},
     {"group_threads", case_group_threads, 1, DP_OK, 0},

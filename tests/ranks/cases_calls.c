@@ -29,7 +29,7 @@ int case_handles(dp_context_t *dp)
         values[i] = 1.0f;
     /* The last rank comes late: the others see a running operation, and say when they have. */
     if (is_late) {
-        EXPECT_STATUS(dp, dp_barrier(world, "seen", &barrier), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(world, "seen", NULL, &barrier), DP_OK);
         EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
     }
     EXPECT_STATUS(dp, dp_allreduce(world, "h", values, values, 100, DP_F32, NULL, &handle), DP_OK);
@@ -40,7 +40,7 @@ int case_handles(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_allreduce(world, "h", other, other, 100, DP_F32, NULL, NULL),
                       DP_ERR_BUSY);
         EXPECT_TEXT(dp, dp_error_text(dp), "tensor h");
-        EXPECT_STATUS(dp, dp_barrier(world, "seen", NULL), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(world, "seen", NULL, NULL), DP_OK);
     }
     while ((status = dp_test(handle)) == DP_ERR_PENDING)
         pause_ms(1);
@@ -63,7 +63,7 @@ int case_handles(dp_context_t *dp)
 
     /* A barrier completes after the last rank came. */
     if (is_late) pause_ms(100);
-    EXPECT_STATUS(dp, dp_barrier(world, "b", &barrier), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(world, "b", NULL, &barrier), DP_OK);
     EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
     dp_release(NULL);
     return 0;
@@ -82,7 +82,7 @@ int case_misuse(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_alloc(dp, 12288, &memory), DP_OK);
     values = memory;
     if (is_late) {
-        EXPECT_STATUS(dp, dp_barrier(world, "tried", &barrier), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(world, "tried", NULL, &barrier), DP_OK);
         EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);
     }
     /* Not at the start of the memory, and in the second place of a list. */
@@ -101,7 +101,7 @@ int case_misuse(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_wait_all(dp, 1e-3), DP_ERR_TIMEOUT);
         EXPECT_STATUS(dp, dp_free(dp, memory), DP_ERR_BUSY);
         EXPECT_TEXT(dp, dp_error_text(dp), "dp_free: tensor list is in flight");
-        EXPECT_STATUS(dp, dp_barrier(world, "tried", NULL), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(world, "tried", NULL, NULL), DP_OK);
     }
     EXPECT_STATUS(dp, dp_wait(handle, (double)INFINITY, NULL), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_ERR_INVALID);
@@ -119,7 +119,7 @@ int case_misuse(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_ERR_INVALID);
     dp_release(handle);
     EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);
-    EXPECT_STATUS(dp, dp_barrier(world, "end", &second), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(world, "end", NULL, &second), DP_OK);
     EXPECT_STATUS(dp, dp_wait(second, 60.0, NULL), DP_OK);
     return 0;
 }
@@ -132,7 +132,7 @@ int case_queue(dp_context_t *dp)
         dp_status_t status;
 
         snprintf(name, sizeof(name), "q.%d", i % 100);
-        while ((status = dp_barrier(dp_world(dp), name, NULL)) == DP_ERR_FULL) {
+        while ((status = dp_barrier(dp_world(dp), name, NULL, NULL)) == DP_ERR_FULL) {
             const char *text = strstr(dp_error_text(dp), "operations are in flight");
             size_t count = 0;
 
@@ -302,7 +302,7 @@ int case_abort(dp_context_t *dp)
     if (dp_rank(dp) == culprit) {
         pause_ms(50);
         dp_abort(dp, "the data is gone");
-        while (dp_barrier(dp_world(dp), "gone", NULL) != DP_ERR_ABORTED)
+        while (dp_barrier(dp_world(dp), "gone", NULL, NULL) != DP_ERR_ABORTED)
             pause_ms(5);
     } else {
         status = dp_allreduce(dp_world(dp), "t", &value, &value, 1, DP_F32, NULL, &handle);

@@ -393,7 +393,7 @@ int case_joined_figures(dp_context_t *dp)
             EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
             if (figures_expect(dp, k, step, count, ranks - 1, &result) != 0) return 1;
         }
-    EXPECT_STATUS(dp, dp_join(dp_world(dp), &joined), DP_OK);
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &joined), DP_OK);
     EXPECT_STATUS(dp, dp_wait(joined, 60.0, NULL), DP_OK);
     return 0;
 }

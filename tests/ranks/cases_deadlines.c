@@ -69,7 +69,7 @@ int case_deadlines(dp_context_t *dp)
                                        DP_F32, NULL, &handles[i]),
                           DP_OK);
         }
-        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &barrier), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", NULL, &barrier), DP_OK);
         if (step % 200 < 100) sizes = repeat; /* the same again */
         for (int i = operations; i-- > 0;) {
             const float ranks = (float)dp_size(dp);

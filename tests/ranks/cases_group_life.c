@@ -146,7 +146,7 @@ int case_group_abort(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_group_create(dp, "more", list, count, NULL, &more), DP_ERR_ABORTED);
         break;
     case 1:
-        status = dp_join(group, &handle);
+        status = dp_join(group, NULL, &handle);
         if (status == DP_OK) status = dp_wait(handle, 60.0, NULL);
         EXPECT_STATUS(dp, status, DP_ERR_ABORTED);
         break;

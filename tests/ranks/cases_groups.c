@@ -33,7 +33,7 @@ static int meet(dp_context_t *dp)
 {
     dp_handle_t *handle;
 
-    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "case.meet", &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "case.meet", NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     return 0;
 }
@@ -117,7 +117,7 @@ int case_group_arguments(dp_context_t *dp)
     EXPECT_TEXT(dp, dp_error_text(dp), "alone");
     EXPECT_TEXT(dp, dp_error_text(dp), "destroyed");
     EXPECT_STATUS(dp, dp_group_destroy(group), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_join(group, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_join(group, NULL, NULL), DP_ERR_INVALID);
     return 0;
 }
 
@@ -255,14 +255,16 @@ int case_group_churn(dp_context_t *dp)
     return 0;
 }
 
-/* As many groups as there may be, of the last rank alone: one more is refused, by number; the
- * others notice nothing; a place that was given back is there again. */
+/* As many groups as the last rank may be in: one more is refused, by number; the others, which make
+ * half as many of their own, notice nothing; a place that was given back is there again. */
 int case_group_limit(dp_context_t *dp)
 {
     dp_group_t **groups = calloc(DP_GROUPS_MAX, sizeof(dp_group_t *)), *more = NULL;
     int self = dp_rank(dp);
 
     EXPECT(dp, groups != NULL, "no memory");
+    for (int i = 0; self < dp_size(dp) - 1 && i < DP_GROUPS_MAX / 2; i++)
+        EXPECT_STATUS(dp, dp_group_create(dp, "one of many", &self, 1, NULL, &more), DP_OK);
     if (self == dp_size(dp) - 1) {
         for (int i = 0; i < DP_GROUPS_MAX; i++)
             EXPECT_STATUS(dp, dp_group_create(dp, "one of many", &self, 1, NULL, &groups[i]),
@@ -343,7 +345,7 @@ int case_group_keys(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
         EXPECT(dp, value == 1, "%d", value);
     }
-    EXPECT_STATUS(dp, dp_join(group, &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_join(group, NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_OK);
     EXPECT(dp, result.last_rank >= 0 && result.last_rank < ranks, "%d", result.last_rank);
     EXPECT_STATUS(dp, dp_group_destroy(group), DP_OK);
@@ -351,6 +353,41 @@ int case_group_keys(dp_context_t *dp)
     options.order = (dp_order_t)9;
     EXPECT_STATUS(dp, dp_group_split(dp_world(dp), "keys", 0, 0, &options, &never), DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "order 9");
+    return 0;
+}
+
+/* A box of 2 x half the ranks, or of 1 x all of them. */
+int case_group_mesh(dp_context_t *dp)
+{
+    static const char *const names[3] = {"outer", "inner", "one"};
+    static const char *const twice[2] = {"a", "a"};
+    int rank = dp_rank(dp), ranks = dp_size(dp);
+    int outer = ranks % 2 == 0 ? 2 : 1, inner = ranks / outer;
+    const int dims[3] = {outer, inner, 1}, wrong[2] = {ranks, 2}, none[1] = {0};
+    const int differing[2] = {rank == 0 ? 1 : ranks, rank == 0 ? ranks : 1};
+    dp_group_t *groups[3] = {NULL}, *never[2] = {NULL};
+
+    EXPECT_STATUS(dp, dp_mesh_create(dp, dims, 3, names, NULL, groups), DP_OK);
+    EXPECT(dp, dp_group_size(groups[0]) == outer && dp_group_rank(groups[0]) == rank / inner,
+           "rank %d: outer %d", rank, dp_group_rank(groups[0]));
+    EXPECT(dp, dp_group_size(groups[1]) == inner && dp_group_rank(groups[1]) == rank % inner,
+           "rank %d: inner %d", rank, dp_group_rank(groups[1]));
+    EXPECT(dp, dp_group_size(groups[2]) == 1, "%d", dp_group_size(groups[2]));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(dp, strcmp(dp_group_name(groups[i]), names[i]) == 0, "%s", dp_group_name(groups[i]));
+        if (case_sum(dp, groups[i], "v", rank + 1.0, sum_of_members(groups[i], 1.0)) != 0) return 1;
+    }
+    EXPECT_STATUS(dp, dp_mesh_create(dp, wrong, 2, names, NULL, never), DP_ERR_INVALID);
+    EXPECT_TEXT(dp, dp_error_text(dp), "product");
+    EXPECT_STATUS(dp, dp_mesh_create(dp, none, 1, names, NULL, never), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_mesh_create(dp, dims, 0, names, NULL, never), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_mesh_create(dp, dims, 2, twice, NULL, never), DP_ERR_INVALID);
+    if (ranks > 1) {
+        EXPECT_STATUS(dp, dp_mesh_create(dp, differing, 2, names, NULL, never), DP_ERR_MISMATCH);
+        EXPECT_TEXT(dp, dp_error_text(dp), "axis 0 (outer)");
+    }
+    EXPECT(dp, never[0] == NULL && never[1] == NULL, "written");
+    EXPECT_STATUS(dp, dp_async_error(dp), DP_OK);
     return 0;
 }
 

@@ -134,6 +134,7 @@ int case_group_churn(dp_context_t *dp);
 int case_group_limit(dp_context_t *dp);
 int case_group_split(dp_context_t *dp);
 int case_group_keys(dp_context_t *dp);
+int case_group_mesh(dp_context_t *dp);
 int case_group_mismatch(dp_context_t *dp);
 int case_group_left(dp_context_t *dp);
 

@@ -52,7 +52,7 @@ static int uneven_epoch(dp_context_t *dp, dp_group_t *group, int in_arena)
         EXPECT(dp, values[COUNT - 1] == sum, "step %d: %.9g, wanted %.9g", step,
                (double)values[COUNT - 1], (double)sum);
     }
-    EXPECT_STATUS(dp, dp_join(group, &joined), DP_OK);
+    EXPECT_STATUS(dp, dp_join(group, NULL, &joined), DP_OK);
     /* refused until all have joined; what was is submitted again then, so all ranks do it once */
     status = dp_allreduce(group, "too soon", &small, &small, 1, DP_F32, NULL, &handle);
     EXPECT(dp, status == DP_ERR_ORDER || (status == DP_OK && dp_test(joined) == DP_OK), "%s",
@@ -164,7 +164,7 @@ static int copies(dp_context_t *dp, dp_group_t *group)
     EXPECT_STATUS(dp, dp_grouped_allreduce(group, "list", list, 2, NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     EXPECT(dp, out[3] == 100 * (ranks * (ranks - 1) / 2) + 3 * (ranks - 1), "%d", out[3]);
-    EXPECT_STATUS(dp, dp_barrier(group, "barrier", &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(group, "barrier", NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     return 0;
 }
@@ -218,7 +218,7 @@ int case_join_identities(dp_context_t *dp)
             if (go_on(dp, world) != 0 || copies(dp, world) != 0 || refusals(dp, world) != 0)
                 return 1;
         }
-        EXPECT_STATUS(dp, dp_join(world, &handle), DP_OK);
+        EXPECT_STATUS(dp, dp_join(world, NULL, &handle), DP_OK);
         if (expect_joined(dp, handle, dp_size(dp) > 1 ? -1 : 0) != 0) return 1;
         if (case_sum(dp, world, "after", 1.0, dp_size(dp)) != 0) return 1;
     }
@@ -232,7 +232,7 @@ int case_join_left(dp_context_t *dp)
     dp_handle_t *handle;
 
     if (dp_rank(dp) == dp_size(dp) - 1) return 0; /* never joins */
-    EXPECT_STATUS(dp, dp_join(dp_world(dp), &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, &result), DP_ERR_LEFT);
     EXPECT(dp, result.text[0] != '\0', "no text");
     return 0;
@@ -261,8 +261,8 @@ int case_join_pending(dp_context_t *dp)
                                    DP_F64, NULL, &handles[i]),
                       DP_OK);
     }
-    EXPECT_STATUS(dp, dp_join(dp_world(dp), &joined), DP_OK);
-    EXPECT_STATUS(dp, dp_join(everyone, &other), DP_OK);
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &joined), DP_OK);
+    EXPECT_STATUS(dp, dp_join(everyone, NULL, &other), DP_OK);
     for (int i = 0; i < 20; i++) {
         dp_result_t result = DP_RESULT_INIT;
 

@@ -134,7 +134,7 @@ int case_completions(dp_context_t *dp)
             EXPECT_STATUS(dp, status, DP_OK);
         }
         /* One without a cookie is not on the list. */
-        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "silent", &silent), DP_OK);
+        EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "silent", NULL, &silent), DP_OK);
         if (step == 0) {
             /* The descriptor tells of what was over before it was asked for, too. */
             EXPECT_STATUS(dp, dp_wait_all(dp, 60.0), DP_OK);

@@ -261,13 +261,13 @@ int case_order_refused(dp_context_t *dp)
     float value = 1.0f;
 
     if (make_group(dp, "tp", 0, DP_ORDER_PROGRAM, &group) != 0) return 1;
-    EXPECT_STATUS(dp, dp_join(group, &handle), DP_ERR_UNSUPPORTED);
+    EXPECT_STATUS(dp, dp_join(group, NULL, &handle), DP_ERR_UNSUPPORTED);
     EXPECT_TEXT(dp, dp_error_text(dp), "order=program");
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), NULL, &value, &value, 1, DP_F32, NULL, &handle),
                   DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_barrier(group, "here", &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(group, "here", NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
-    EXPECT_STATUS(dp, dp_join(dp_world(dp), &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     return 0;
 }

@@ -91,7 +91,7 @@ int case_program_waits(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_wait(handle, 0.0, NULL), DP_OK);
     EXPECT(dp, one == (float)ranks, "%g", (double)one);
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "two", &two, &two, 1, DP_F32, NULL, NULL), DP_OK);
-    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", &barrier), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", NULL, &barrier), DP_OK);
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "three", &three, &three, 1, DP_F32, NULL, &handle),
                   DP_OK);
     while ((status = dp_wait(handle, 0.0, NULL)) == DP_ERR_TIMEOUT) {
@@ -167,7 +167,7 @@ int case_program_refused(dp_context_t *dp)
             DP_ERR_UNSUPPORTED);
         EXPECT_TEXT(dp, dp_error_text(dp), "order=program");
     }
-    EXPECT_STATUS(dp, dp_join(dp_world(dp), &handle), DP_ERR_UNSUPPORTED);
+    EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &handle), DP_ERR_UNSUPPORTED);
     return case_sum(dp, dp_world(dp), "after", 1.0, dp_size(dp));
 }
 

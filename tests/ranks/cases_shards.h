@@ -35,6 +35,16 @@ typedef struct shard_rig {
     int spoils_step; /* the last rank gives an Inf in the step before this number; 0: never */
 } shard_rig_t;
 
+/* dp_shards_wait() where weights are of fp32, and a thread waits. */
+static inline dp_status_t shards_wait(dp_shards_t *shards, size_t g, const float **weights)
+{
+    const void *memory = NULL;
+    const dp_status_t status = dp_shards_wait(shards, g, NULL, &memory);
+
+    if (status == DP_OK) *weights = memory;
+    return status;
+}
+
 /* 0: all held. */
 int shard_rig_create(dp_context_t *dp, const dp_shards_options_t *options, shard_rig_t *rig);
 int shard_rig_step(dp_context_t *dp, shard_rig_t *rig, int step, dp_gradients_result_t *result);

@@ -58,14 +58,14 @@ static int misuse_weight_slots(dp_context_t *dp, dp_shards_t *shards)
 {
     const float *weights;
 
-    EXPECT_STATUS(dp, dp_shards_wait(shards, 1, NULL, &weights), DP_OK);
-    EXPECT_STATUS(dp, dp_shards_wait(shards, 2, NULL, &weights), DP_OK);
+    EXPECT_STATUS(dp, shards_wait(shards, 1, &weights), DP_OK);
+    EXPECT_STATUS(dp, shards_wait(shards, 2, &weights), DP_OK);
     EXPECT_STATUS(dp, dp_shards_gather(shards, 3, NULL), DP_OK); /* a hint without room */
-    EXPECT_STATUS(dp, dp_shards_wait(shards, 3, NULL, &weights), DP_ERR_ORDER);
+    EXPECT_STATUS(dp, shards_wait(shards, 3, &weights), DP_ERR_ORDER);
     EXPECT_TEXT(dp, dp_error_text(dp), "all 2 slots for groups of 10000 elements are in use");
     EXPECT_STATUS(dp, dp_shards_load(shards, 3, weights), DP_ERR_ORDER);
     EXPECT_STATUS(dp, dp_shards_release(shards, 2), DP_OK);
-    EXPECT_STATUS(dp, dp_shards_wait(shards, 3, NULL, &weights), DP_OK);
+    EXPECT_STATUS(dp, shards_wait(shards, 3, &weights), DP_OK);
     EXPECT_STATUS(dp, dp_shards_release(shards, 3), DP_OK);
     EXPECT_STATUS(dp, dp_shards_release(shards, 1), DP_OK);
     return 0;
@@ -120,7 +120,7 @@ int case_shards_order(dp_context_t *dp)
 
         options.stage = (dp_shard_stage_t)stage;
         if (shard_rig_create(dp, &options, &rig) != 0) return 1;
-        EXPECT_STATUS(dp, dp_shards_wait(rig.shards, SHARD_GROUPS, NULL, &weights), DP_ERR_INVALID);
+        EXPECT_STATUS(dp, shards_wait(rig.shards, SHARD_GROUPS, &weights), DP_ERR_INVALID);
         EXPECT_STATUS(dp, dp_shards_wait(rig.shards, 0, NULL, NULL), DP_ERR_INVALID);
         EXPECT_STATUS(dp, dp_shards_gradients(NULL, 0, NULL, &gradients), DP_ERR_INVALID);
         if (stage == DP_SHARD_WEIGHTS && misuse_slots(dp, rig.shards) != 0) return 1;
@@ -241,9 +241,9 @@ int case_shards_check(dp_context_t *dp)
         for (int step = 0; step < 2; step++)
             if (shard_rig_step(dp, &rig, step, &result) != 0) return 1;
         for (size_t g = 0; g < SHARD_GROUPS; g++) {
-            EXPECT_STATUS(dp, dp_shards_wait(rig.shards, g, NULL, &weights), DP_OK);
+            EXPECT_STATUS(dp, shards_wait(rig.shards, g, &weights), DP_OK);
             if (g == bad && dp_rank(dp) == 1)
-                *(is_row ? rig.rows[g].weights : (float *)(uintptr_t)weights) += 1.0f;
+                *(float *)(is_row ? rig.rows[g].weights : (void *)(uintptr_t)weights) += 1.0f;
             EXPECT_STATUS(dp, dp_shards_release(rig.shards, g), DP_OK);
             EXPECT_STATUS(dp, dp_shards_gradients(rig.shards, g, NULL, &gradients), DP_OK);
             memset(gradients, 0, shard_shapes[g].count * sizeof(float));
@@ -276,10 +276,10 @@ int case_shards_check_copies(dp_context_t *dp)
 
         options.stage = (dp_shard_stage_t)stage;
         if (shard_rig_create(dp, &options, &rig) != 0) return 1;
-        if (dp_rank(dp) == 1) rig.rows[bad].weights[0] += 1.0f;
+        if (dp_rank(dp) == 1) *(float *)rig.rows[bad].weights += 1.0f;
         EXPECT_STATUS(dp, dp_shards_changed(rig.shards, bad), DP_OK);
         for (size_t g = 0; g < SHARD_GROUPS; g++) {
-            EXPECT_STATUS(dp, dp_shards_wait(rig.shards, g, NULL, &weights), DP_OK);
+            EXPECT_STATUS(dp, shards_wait(rig.shards, g, &weights), DP_OK);
             EXPECT_STATUS(dp, dp_shards_release(rig.shards, g), DP_OK);
             EXPECT_STATUS(dp, dp_shards_gradients(rig.shards, g, NULL, &gradients), DP_OK);
             memset(gradients, 0, shard_shapes[g].count * sizeof(float));
@@ -318,7 +318,7 @@ int case_shards_prefetch(dp_context_t *dp)
                    "%llu gathers in flight, wanted %d",
                    (unsigned long long)(after.submitted - before.submitted), prefetch);
         for (size_t g = 0; g < SHARD_GROUPS; g++) {
-            EXPECT_STATUS(dp, dp_shards_wait(rig.shards, g, NULL, &weights), DP_OK);
+            EXPECT_STATUS(dp, shards_wait(rig.shards, g, &weights), DP_OK);
             EXPECT_STATUS(dp, dp_shards_release(rig.shards, g), DP_OK);
         }
         shard_rig_destroy(&rig);

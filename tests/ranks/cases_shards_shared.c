@@ -31,7 +31,7 @@ static int meet(dp_context_t *dp)
 {
     dp_handle_t *handle;
 
-    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "meet", &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "meet", NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_OK);
     return 0;
 }
@@ -39,7 +39,7 @@ static int meet(dp_context_t *dp)
 static void fill_row(const dp_shard_row_t *row, float shift)
 {
     for (size_t i = 0; i < row->count; i++)
-        row->weights[i] = (float)(row->first + i) + shift;
+        ((float *)row->weights)[i] = (float)(row->first + i) + shift;
 }
 
 static int all_are(dp_context_t *dp, const float *weights, float shift)
@@ -73,7 +73,7 @@ int case_shards_seen(dp_context_t *dp)
                    memory.mapped_weights);
         }
         fill_row(&row, 0.5f);
-        EXPECT_STATUS(dp, dp_shards_wait(shards, 0, NULL, &weights), DP_OK);
+        EXPECT_STATUS(dp, shards_wait(shards, 0, &weights), DP_OK);
         if (all_are(dp, weights, 0.5f) != 0) return 1;
         EXPECT_STATUS(dp, dp_shards_release(shards, 0), DP_OK);
         dp_shards_destroy(shards);
@@ -95,7 +95,7 @@ int case_shards_kept(dp_context_t *dp)
 
         if (make_one_group(dp, DP_SHARD_OPTIMIZER, &shards, &row) != 0) return 1;
         fill_row(&row, 0.0f);
-        EXPECT_STATUS(dp, dp_shards_wait(shards, 0, NULL, &weights), DP_OK);
+        EXPECT_STATUS(dp, shards_wait(shards, 0, &weights), DP_OK);
         EXPECT_STATUS(dp, dp_shards_gradients(shards, 0, NULL, &gradients), DP_OK);
         memset(gradients, 0, COUNT * sizeof(float));
         EXPECT_STATUS(dp, dp_shards_ready(shards, 0, NULL), DP_OK);
@@ -105,7 +105,7 @@ int case_shards_kept(dp_context_t *dp)
         EXPECT_STATUS(dp, dp_shards_release(shards, 0), DP_OK);
         EXPECT_STATUS(dp, dp_shards_sync(shards, NULL), DP_OK);
         fill_row(&row, 1.0f);
-        EXPECT_STATUS(dp, dp_shards_wait(shards, 0, NULL, &weights), DP_OK);
+        EXPECT_STATUS(dp, shards_wait(shards, 0, &weights), DP_OK);
         if (all_are(dp, weights, 1.0f) != 0) return 1;
         EXPECT_STATUS(dp, dp_shards_release(shards, 0), DP_OK);
         dp_shards_destroy(shards);
@@ -135,7 +135,7 @@ int case_shards_outlived(dp_context_t *dp)
         places[k] = row.weights;
         found += k == found;
         fill_row(&row, (float)i);
-        EXPECT_STATUS(dp, dp_shards_wait(shards, 0, NULL, &weights), DP_OK);
+        EXPECT_STATUS(dp, shards_wait(shards, 0, &weights), DP_OK);
         if (goes_first) dp_shards_destroy(shards);
         if (meet(dp) != 0) return 1;
         if (goes_first) continue;

@@ -175,7 +175,7 @@ int case_stream_rules(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     /* a barrier has nothing to wait for on a stream but its end */
-    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "b", &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "b", NULL, &handle), DP_OK);
     EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     /* a failure is told, not waited for */

@@ -50,7 +50,7 @@ static int below(dp_context_t *dp)
 
         snprintf(name, sizeof(name), "pair %d", i);
         if (rank >= 3) failed |= fail_below(dp, name, lists[rank - 3]);
-        if (dp_barrier(dp_world(dp), "failed", &handle) != DP_OK ||
+        if (dp_barrier(dp_world(dp), "failed", NULL, &handle) != DP_OK ||
             dp_wait(handle, 60.0, NULL) != DP_OK)
             return 1;
         if (rank == 0) failed |= fail_below(dp, name, lists[i % 2]);

@@ -7,6 +7,8 @@
  */
 #include "coordinator/api/context/texts.h"
 
+#include "coordinator/api/context/fork.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,10 +50,17 @@ dp_status_t dp_context_error(dp_context_t *context, dp_status_t status, const ch
 
 int dp_context_has_ended(dp_context_t *context)
 {
+    return dp_async_error(context) != DP_OK;
+}
+
+dp_status_t dp_async_error(const dp_context_t *context)
+{
+    dp_context_t *owner = (dp_context_t *)(uintptr_t)context;
     dp_status_t fatal;
 
-    pthread_mutex_lock(&context->lock);
-    fatal = context->fatal;
-    pthread_mutex_unlock(&context->lock);
-    return fatal != DP_OK;
+    if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
+    pthread_mutex_lock(&owner->lock);
+    fatal = owner->fatal;
+    pthread_mutex_unlock(&owner->lock);
+    return fatal;
 }

@@ -204,20 +204,22 @@ static void free_figures(dp_gradients_t *gradients)
     device->ops->free(device, gradients->figures);
 }
 
-/* Waits for what is in flight. */
 static void free_gradients(dp_gradients_t *gradients)
 {
-    for (size_t i = 0; gradients->parameters != NULL && i < gradients->count; i++) {
-        if (gradients->parameters[i].handle != NULL)
-            dp_wait(gradients->parameters[i].handle, -1.0, NULL);
+    for (size_t i = 0; gradients->parameters != NULL && i < gradients->count; i++)
         free(gradients->parameters[i].name);
-    }
     free(gradients->parameters);
     free(gradients->hashes);
     free(gradients->all_hashes);
     free(gradients->list_name);
     free_figures(gradients);
     free(gradients);
+}
+
+/* From dp_finalize(): nothing is in flight, and handles go with the context. */
+static void free_owned(dp_owned_t *owned)
+{
+    free_gradients((dp_gradients_t *)(void *)owned);
 }
 
 /* The program's options over the defaults. */
@@ -279,6 +281,8 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     if (status != DP_OK) goto fail;
     status = broadcast_weights(gradients);
     if (status != DP_OK) goto fail;
+    gradients->owned.free = free_owned;
+    dp_context_own(context, &gradients->owned);
     *out = gradients;
     return DP_OK;
 fail:
@@ -289,5 +293,9 @@ fail:
 void dp_gradients_destroy(dp_gradients_t *gradients)
 {
     if (gradients == NULL || dp_context_is_forked(gradients->context)) return;
+    dp_context_disown(gradients->context, &gradients->owned);
+    for (size_t i = 0; i < gradients->count; i++)
+        if (gradients->parameters[i].handle != NULL)
+            dp_wait(gradients->parameters[i].handle, -1.0, NULL);
     free_gradients(gradients);
 }

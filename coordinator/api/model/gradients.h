@@ -11,6 +11,7 @@
 #ifndef DP_COORDINATOR_GRADIENTS_H
 #define DP_COORDINATOR_GRADIENTS_H
 
+#include "coordinator/api/context/owned.h"
 #include "coordinator/api/model/decision.h"
 #include "coordinator/api/operation/submit.h"
 
@@ -23,6 +24,7 @@ typedef struct dp_parameter {
 } dp_parameter_t;
 
 struct dp_gradients {
+    dp_owned_t owned; /* the context's, from a create that succeeded on */
     dp_context_t *context;
     dp_group_t *group;
     dp_gradients_options_t options; /* prefix is NULL: it is part of the names */

@@ -299,18 +299,25 @@ dp_status_t dp_recv(dp_group_t *group, const char *name, void *out, size_t capac
 
 /* ---- Without data --------------------------------------------------------------------------- */
 
-dp_status_t dp_barrier(dp_group_t *group, const char *name, dp_handle_t **handle)
+dp_status_t dp_barrier(dp_group_t *group, const char *name, const dp_options_t *options,
+                       dp_handle_t **handle)
 {
-    return dp_submit(
-        group,
-        &(dp_submit_t){.collective = DP_COLLECTIVE_BARRIER, .name = name, .root = -1, .peer = -1},
-        handle);
+    return dp_submit(group,
+                     &(dp_submit_t){.collective = DP_COLLECTIVE_BARRIER,
+                                    .name = name,
+                                    .root = -1,
+                                    .peer = -1,
+                                    .options = options},
+                     handle);
 }
 
-dp_status_t dp_join(dp_group_t *group, dp_handle_t **handle)
+dp_status_t dp_join(dp_group_t *group, const dp_options_t *options, dp_handle_t **handle)
 {
-    return dp_submit(
-        group,
-        &(dp_submit_t){.collective = DP_COLLECTIVE_JOIN, .name = "join", .root = -1, .peer = -1},
-        handle);
+    return dp_submit(group,
+                     &(dp_submit_t){.collective = DP_COLLECTIVE_JOIN,
+                                    .name = "join",
+                                    .root = -1,
+                                    .peer = -1,
+                                    .options = options},
+                     handle);
 }

@@ -469,6 +469,8 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
     dp_log_init(&log, DP_LOG_WARN, -1);
     dp_config_defaults(&config);
     if (status == DP_OK) status = dp_fork_check_init(&error);
+    if (status == DP_OK && options.settings != NULL)
+        status = dp_config_from_program(&config, options.settings, &error);
     if (status == DP_OK) status = dp_config_from_environment(&config, &log, &error);
     if (status == DP_OK) status = choose_order(&options, &config, &error);
     if (status == DP_OK) status = dp_config_check(&config, &error);

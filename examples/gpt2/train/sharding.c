@@ -27,6 +27,7 @@ struct gpt2_sharding {
     size_t groups;
     size_t prefetch;
     gpt2_shard_t shard;
+    int has_halves;                /* 1: weights have 16 bits */
     int keeps_weights;             /* 1: all weights are there between updates, without slots */
     uint8_t *held;                 /* [groups] 1: waited for and not released */
     float **weights;               /* [groups] of those */
@@ -64,14 +65,14 @@ static int is_whole(const gpt2_sharding_t *self, size_t group)
 
 static int fetch_weights(gpt2_sharding_t *self, size_t group)
 {
-    const float *weights = NULL;
+    const void *weights = NULL;
     dp_status_t status;
 
     if (self->held[group]) return 0;
     status = dp_shards_wait(self->shards, group, self->replica->stream, &weights);
     if (status != DP_OK) return failed(self, "the weights", group, status, &self->error);
     self->held[group] = 1;
-    self->weights[group] = (float *)(uintptr_t)weights; /* passes only read them */
+    self->weights[group] = (void *)(uintptr_t)weights; /* passes only read them */
     return 0;
 }
 
@@ -242,6 +243,7 @@ static int create_shards(gpt2_sharding_t *self, const gpt2_strategy_settings_t *
     options.group = self->owners;
     options.replicas = self->replicas;
     if (settings->halves != NULL) {
+        self->has_halves = 1;
         options.weights = strcmp(settings->halves, "fp16") == 0 ? DP_F16 : DP_BF16;
     }
     status = dp_shards_create(self->dp->context, groups, self->groups, &options, &self->shards);
@@ -260,12 +262,13 @@ static int supply_replica(gpt2_sharding_t *self, gpt2_error_t *error)
 
     if (parts == NULL) return gpt2_fail(error, "out of memory for %zu groups", self->groups);
     for (size_t i = 0; i < self->groups && code == 0; i++) {
+        const int has_halves = self->has_halves;
         dp_shard_row_t row = DP_SHARD_ROW_INIT;
         const dp_status_t status = dp_shards_row(self->shards, i, &row);
 
         if (status != DP_OK) code = failed(self, "the row", i, status, error);
-        parts[i] = (gpt2_part_t){.weights = row.weights,
-                                 .halves = row.halves,
+        parts[i] = (gpt2_part_t){.weights = has_halves ? NULL : row.weights,
+                                 .halves = has_halves ? row.weights : NULL,
                                  .gradients = row.gradients,
                                  .first = row.first,
                                  .count = row.count,

@@ -319,7 +319,7 @@ class Group
     Pending barrier()
     {
         return submit_next(kBarrier, nullptr, nullptr, -1,
-                           [&](auto *name, auto **h) { return dp_barrier(group_, name, h); });
+                           [&](auto *name, auto **h) { return dp_barrier(group_, name, NULL, h); });
     }
 
     /* Counts the messages of a pair and a tag, on the sender's side and on the receiver's. */

@@ -182,9 +182,9 @@ static dp_status_t submit_kind(dp_group_t *group, int kind, const char *name, fl
     case 13:
         return dp_grouped_allreduce(group, name, list, 2, NULL, handle);
     case 14:
-        return dp_join(group, handle);
+        return dp_join(group, NULL, handle);
     default:
-        return dp_barrier(group, name, handle);
+        return dp_barrier(group, name, NULL, handle);
     }
 }
 

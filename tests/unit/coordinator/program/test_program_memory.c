@@ -44,7 +44,7 @@ static void use(dp_context_t *dp, float *values, dp_handle_t **handles)
 
         snprintf(name, sizeof(name), "t.%d", i);
         if (i == TENSORS / 2) {
-            if (dp_barrier(dp_world(dp), name, &handles[i]) != DP_OK) handles[i] = NULL;
+            if (dp_barrier(dp_world(dp), name, NULL, &handles[i]) != DP_OK) handles[i] = NULL;
         } else if (dp_allreduce(dp_world(dp), name, &values[i], &values[i], 1, DP_F32, NULL,
                                 &handles[i]) != DP_OK) {
             handles[i] = NULL;
