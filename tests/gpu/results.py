@@ -219,7 +219,7 @@ def main(arguments):
             sys.stdout.write("\n")
             return 0
         steps = {} if results["rehearsal"] else results["steps"]
-        sys.stdout.write(page(results) + expected() + open_questions(steps))
+        sys.stdout.write(page(results) + ("" if results["rehearsal"] else expected()) + open_questions(steps))
         return 0
     except Refused as refused:
         print(f"results.py: {refused}", file=sys.stderr)

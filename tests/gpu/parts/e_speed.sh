@@ -17,7 +17,7 @@ part_e() {
     step choices 5 "cuBLASLt's choices" --figures choices_figures -- show_tuned
     step ratio 5 "ours beside PyTorch's" --figures ratio_figures -- compare_rates
     step sdpa 60 "PyTorch's attention kernels alone" --needs python3 --optional --figures sdpa_figures -- clocked torch_attention
-    step llmc 60 "llm.c, of the folder \$LLMC" --optional --figures llmc_figures -- clocked llmc_peer
+    [ -z "${LLMC:-}" ] || step llmc 60 "llm.c" --optional --figures llmc_figures -- clocked llmc_peer
     step xl 40 "GPT-2 1558M, one rank" --figures rate_figures -- clocked train_xl
 }
 
@@ -89,9 +89,9 @@ sdpa_figures() {
     sed -n 's/^torch attention \(.*\) \([0-9.]*\) TFLOP\/s$/\1\t\2\tTFLOP\/s/p;'"$clock_figures"
 }
 
-# The same step by llm.c, which the machine must have: LLMC names its folder.
+# The same step by llm.c, where the environment names its folder: LLMC.
 llmc_peer() {
-    [ -n "${LLMC:-}" ] && type -P nvcc make >/dev/null || { echo "skipped: LLMC names no folder of llm.c, or there is no nvcc"; return 77; }
+    type -P nvcc >/dev/null || { echo "skipped: no nvcc"; return 77; }
     [ -s "$work/tokens.bin" ] || make_tokens
     make -C "$LLMC" train_gpt2cu || { echo "skipped: llm.c does not build here"; return 77; }
     "$LLMC/train_gpt2cu" -i "$work/tokens.bin" -j "$work/tokens.bin" -e d12 -b "$(size speed_batch)" -t 1024 \
