@@ -12,7 +12,7 @@ clocked() { # COMMAND...
         --format=csv,noheader,nounits -lms 200 >"$work/clock.csv" 2>/dev/null &
     sampler=$!
     "$@" || code=$?
-    kill "$sampler" 2>/dev/null
+    kill -KILL "$sampler" 2>/dev/null # bash may lose another signal between fork and exec
     wait "$sampler" 2>/dev/null
     [ "$code" = 0 ] || return "$code" # the last line is then the reason
     awk -F ', *' '
