@@ -124,8 +124,9 @@ typedef struct dp_loop_node {
 /* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. waits_at_once: this
  * thread means to call dp_loop_progress_until() next, so a coordinator that backs off is not woken.
  * If the thread does something else, the coordinator finds the submission at the end of its
- * back-off, a millisecond or two later. Without may_back_off the calling thread makes one round
- * itself: that costs no more than to wake the thread that would make it. Any thread. */
+ * back-off, a millisecond or two later. Without may_back_off, and on a rank with a parent whose
+ * coordinator sleeps in its event loop, the calling thread makes one round itself: that costs no
+ * more than to wake the thread that would make it. Any thread. */
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int waits_at_once);
 
 /* Makes rounds on the calling thread until *state >= reached, no round has found anything for

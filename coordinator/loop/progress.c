@@ -76,10 +76,16 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
                     int waits_at_once)
 {
     const int may_back_off = loop->options.may_back_off;
+    int makes_round;
 
     dp_inbox_submit(&loop->inbox, nodes, node_count);
-    /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. */
-    if (waits_at_once && !may_back_off && pthread_mutex_trylock(&loop->progress_lock) == 0) {
+    /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. So
+     * it does where that thread is asleep: the round tells the parent, and the answer finds this
+     * thread in its wait, or wakes the coordinator by the doorbell. At the root a round may launch,
+     * which is left to the waiting thread: it carries the operation out, too. */
+    makes_round = waits_at_once &&
+                  (!may_back_off || (loop->links.parent >= 0 && dp_inbox_is_asleep(&loop->inbox)));
+    if (makes_round && pthread_mutex_trylock(&loop->progress_lock) == 0) {
         if (!loop->end.is_over && !loop->end.must_stop) (void)dp_loop_make_round(loop, dp_now_ns());
         return_progress(loop);
     } else {

@@ -53,6 +53,29 @@ static const dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
                                          .part_count = 1,
                                          .parts = &part};
 
+/* Messages that this test's own thread has sent. */
+static pthread_t own_thread;
+static atomic_int own_sent;
+static dp_transport_ops_t counting; /* the loopback's, but for this */
+static dp_status_t (*send_uncounted)(dp_transport_t *self, int rank, const void *data,
+                                     size_t bytes);
+
+static dp_status_t send_counted(dp_transport_t *self, int rank, const void *data, size_t bytes)
+{
+    if (pthread_equal(pthread_self(), own_thread)) atomic_fetch_add(&own_sent, 1);
+    return send_uncounted(self, rank, data, bytes);
+}
+
+static void count_sends(dp_transport_t *transport)
+{
+    own_thread = pthread_self();
+    if (transport->ops == &counting) return;
+    counting = *transport->ops;
+    send_uncounted = counting.send;
+    counting.send = send_counted;
+    transport->ops = &counting;
+}
+
 static void on_launch(void *user, const dp_output_t *launch)
 {
     rank_t *rank = user;
@@ -94,6 +117,7 @@ static world_t *world_start(int size, int may_back_off)
         dp_transport_t **made = &world->rank[i].transport;
 
         assert_int_equal(dp_transport_loopback_create(i, 1, &world->log, made, NULL), DP_OK);
+        if (i == 1) count_sends(*made);
         assert_int_equal((*made)->ops->address(*made, address[i], DP_ADDRESS_MAX, &bytes[i]),
                          DP_OK);
     }
@@ -244,6 +268,31 @@ static void promise_to_drive_that_is_broken_costs_only_time(void **state)
     }
 }
 
+/* The coordinator thread of a rank with a parent sleeps in its event loop: the submitting thread
+ * tells the parent by itself, where it used to wake that thread for it. */
+static void submission_after_idling_is_told_by_its_own_thread(void **state)
+{
+    enum { TIMES = 20 };
+    world_t *world = world_start(2, 1);
+    rank_t *rank = world->rank;
+    int told;
+
+    (void)state;
+    atomic_store(&own_sent, 0);
+    for (uint32_t i = 0; i < TIMES; i++) {
+        dp_loop_node_t *node = &rank[1].node, *other = &rank[0].node;
+
+        usleep(10000);
+        dp_loop_submit(rank[1].loop, &node, 1, 1);
+        dp_loop_submit(rank[0].loop, &other, 1, 0);
+        await(&rank[0], i + 1);
+        await(&rank[1], i + 1);
+    }
+    told = atomic_load(&own_sent);
+    assert_in_range(told, TIMES / 2, TIMES); /* at other times a heartbeat had woken it */
+    world_end(world);
+}
+
 /* There is no answer to wait for: the time is over, and the world goes on without this thread. */
 static void driving_ends_in_time(void **state)
 {
@@ -299,6 +348,7 @@ int main(void)
         cmocka_unit_test(waiting_thread_makes_its_launches),
         cmocka_unit_test(two_ranks_drive_one_or_both),
         cmocka_unit_test(promise_to_drive_that_is_broken_costs_only_time),
+        cmocka_unit_test(submission_after_idling_is_told_by_its_own_thread),
         cmocka_unit_test(driving_ends_in_time),
         cmocka_unit_test(backoffs_grow_while_others_are_at_work),
     };
