@@ -127,8 +127,8 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
     }
     for (size_t i = 0; i < n->order.foreign.count; i++)
         digest = mix(digest, n->order.foreign.entries[i]->hash);
-    for (uint32_t i = 1; i <= 8; i++)
-        digest = mix(digest, n->order.is_index_taken[i]);
+    for (int r = 0; n->order.indices != NULL && r < n->size; r++)
+        digest = mix(digest, n->order.indices[r][0]); /* worlds here have few groups */
     digest = mix(digest, entries);
     for (size_t i = 0; i < n->own.queue.count; i++)
         digest = mix(digest, n->own.queue.entries[i]->hash);
