@@ -27,7 +27,7 @@ static float feature(int example, int layer, int i)
 
 int main(int argc, char **argv)
 {
-    const dp_shard_group_t groups[LAYERS] = {
+    const dp_shard_unit_t units[LAYERS] = {
         {"in", WIDTH, 0}, {"a", WIDTH, 0}, {"b", WIDTH, 0}, {"out", WIDTH, 0}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_gradients_result_t result = DP_GRADIENTS_RESULT_INIT;
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     if (dp_init(NULL, &dp) != DP_OK) return 1;
     options.stage = argc > 1 ? (dp_shard_stage_t)atoi(argv[1]) : DP_SHARD_WEIGHTS;
     options.clip_norm = 100.0;
-    if (dp_shards_create(dp, groups, LAYERS, &options, &shards) != DP_OK) goto failed; /* zeros */
+    if (dp_shards_create(dp, units, LAYERS, &options, &shards) != DP_OK) goto failed; /* zeros */
     for (int step = 0; step < STEPS; step++) {
         const int example = step * dp_size(dp) + dp_rank(dp);
         const void *weights;

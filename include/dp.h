@@ -444,7 +444,7 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
 /*
  * dp_shards_*() trains a model of which no rank needs to keep all. Its parameters are a list of
- * groups, as a rule one for each layer. Of each group every rank has a row: it updates the row's
+ * units, as a rule one for each layer. Of each unit every rank has a row: it updates the row's
  * weights with the row's averaged gradients, and keeps the optimizer's state of the row alone. What
  * else a rank keeps depends on the stage:
  *
@@ -455,33 +455,33 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
  *     DP_SHARD_WEIGHTS     rows and slots    rows and slots    rows                ZeRO-3, FSDP
  *
  * The object owns the memory of weights and gradients; the optimizer's state is the program's. A
- * slot is memory for the whole of one group, in which groups of equal size take turns. Where all
+ * slot is memory for the whole of one unit, in which units of equal size take turns. Where all
  * ranks that share rows out are of one node, and on CPUs, none copies another's weights: each sees
  * the others' rows where they lie, in all stages but DP_SHARD_NONE (DP_SHARED_WEIGHTS). Then a
  * gather only says that the row is new. One loop serves all stages:
  *
- *     for (each group g, in forward's order) {
- *         dp_shards_gather(shards, g + 1, stream);              // ahead of use
- *         dp_shards_wait(shards, g, stream, &weights);          // of all of g
- *         forward(g, weights);
- *         dp_shards_release(shards, g);
+ *     for (each unit u, in forward's order) {
+ *         dp_shards_gather(shards, u + 1, stream);              // ahead of use
+ *         dp_shards_wait(shards, u, stream, &weights);          // of all of u
+ *         forward(u, weights);
+ *         dp_shards_release(shards, u);
  *     }
- *     for (each group g, in backward's order) {
- *         dp_shards_gather(shards, g - 1, stream);
- *         dp_shards_wait(shards, g, stream, &weights);
- *         dp_shards_gradients(shards, g, stream, &gradients);   // of all of g
- *         backward(g, weights, gradients);
- *         dp_shards_release(shards, g);
- *         dp_shards_ready(shards, g, stream);                   // their average begins to travel
+ *     for (each unit u, in backward's order) {
+ *         dp_shards_gather(shards, u - 1, stream);
+ *         dp_shards_wait(shards, u, stream, &weights);
+ *         dp_shards_gradients(shards, u, stream, &gradients);   // of all of u
+ *         backward(u, weights, gradients);
+ *         dp_shards_release(shards, u);
+ *         dp_shards_ready(shards, u, stream);                   // their average begins to travel
  *     }
  *     dp_shards_sync(shards, &result);
- *     for (each group g, in forward's order) {
- *         if (!result.skip) optimizer_step(row[g], result.clip_coef);
- *         dp_shards_gather(shards, g, stream);                  // travels under the next forward
+ *     for (each unit u, in forward's order) {
+ *         if (!result.skip) optimizer_step(row[u], result.clip_coef);
+ *         dp_shards_gather(shards, u, stream);                  // travels under the next forward
  *     }
  *
  * With DP_WIRE_NONE and the CPU engine all stages give the same bits as dp_gradients_*() and the
- * same update on as many ranks; the norm does too where the tensors in a group begin at multiples
+ * same update on as many ranks; the norm does too where the tensors in a unit begin at multiples
  * of 4096 elements. All ranks make the same calls, in the same order in DP_ORDER_PROGRAM. Elements
  * are DP_F32, but for weights of 16 bits (options.weights), whose fp32 masters the program keeps
  * for its rows beside the optimizer's state. Method: Rajbhandari et al. 2019, arXiv:1910.02054.
@@ -496,11 +496,11 @@ typedef enum dp_shard_stage {
 } dp_shard_stage_t;
 
 /* Parameters that are gathered and reduced together. */
-typedef struct dp_shard_group {
+typedef struct dp_shard_unit {
     const char *name; /* unique in the list; copied */
     size_t count;     /* elements, not 0 */
     int is_whole;     /* 1: too small to share out; every rank keeps and updates all of it */
-} dp_shard_group_t;
+} dp_shard_unit_t;
 
 typedef struct dp_shards_options {
     size_t size;       /* by DP_SHARDS_OPTIONS_INIT */
@@ -520,21 +520,21 @@ typedef struct dp_shards_options {
     double initial_loss_scale;
     int growth_interval;
     int hysteresis;
-    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; groups of equal size
+    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; units of equal size
                      have max(2, prefetch) slots of weights */
 } dp_shards_options_t;
 #define DP_SHARDS_OPTIONS_INIT                                                                     \
     DP_SIZED(dp_shards_options_t, .prefix = "", .stage = DP_SHARD_OPTIMIZER, .weights = DP_F32,    \
              .accumulation_steps = 1, .growth_interval = 2000, .hysteresis = 1, .prefetch = 2)
 
-/* The part of a group that a rank updates. Row r is the elements r * n .. of the group, where n is
+/* The part of a unit that a rank updates. Row r is the elements r * n .. of the unit, where n is
  * the count divided by the ranks, rounded up to a multiple of 4096. The pointers stay the same
  * until dp_shards_destroy(). */
 typedef struct dp_shard_row {
     size_t size;      /* by DP_SHARD_ROW_INIT */
     void *weights;    /* [count] of options.weights' type; the program writes them */
-    float *gradients; /* [count]: averages, from a sync to the group's next dp_shards_gradients() */
-    size_t first;     /* element of the group */
+    float *gradients; /* [count]: averages, from a sync to the unit's next dp_shards_gradients() */
+    size_t first;     /* element of the unit */
     size_t count;     /* may be 0 */
 } dp_shard_row_t;
 #define DP_SHARD_ROW_INIT DP_SIZED(dp_shard_row_t, )
@@ -542,7 +542,7 @@ typedef struct dp_shard_row {
 /* Bytes that the object has on this rank. */
 typedef struct dp_shards_memory {
     size_t size;           /* by DP_SHARDS_MEMORY_INIT */
-    size_t weights;        /* whole groups and rows, without slots */
+    size_t weights;        /* whole units and rows, without slots */
     size_t gradients;      /* likewise */
     size_t weight_slots;   /* of DP_SHARD_WEIGHTS, unless ranks see each other's rows */
     size_t gradient_slots; /* of DP_SHARD_GRADIENTS and DP_SHARD_WEIGHTS */
@@ -555,35 +555,35 @@ typedef struct dp_shards_memory {
  * Makes the object and its memory, zeroed. Collective over options->group and options->replicas.
  * Give the rows their first weights by dp_shards_load(), or write each row.
  *
- * @param groups  [count], the same list on every rank; copied
+ * @param units   [count], the same list on every rank; copied
  * @param options NULL for the defaults; copied. The same on every rank but for the groups
  * @param shards  set only on DP_OK; give it back with dp_shards_destroy(), at the latest
  *                dp_finalize() does
  * @return DP_OK
  *         DP_ERR_INVALID   an argument is wrong; the text says which
- *         DP_ERR_MISMATCH  ranks list different groups or options; every rank is told
+ *         DP_ERR_MISMATCH  ranks list different units or options; every rank is told
  *         DP_ERR_NO_MEMORY there is no memory on some rank; every rank is told
  *         or the failure of an operation
  * Threads: one at a time per object, here and below.
  */
-DP_API dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *groups,
+DP_API dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_unit_t *units,
                                     size_t count, const dp_shards_options_t *options,
                                     dp_shards_t **shards);
 
-/* Says where this rank's row of group g is; all of the group where it is whole, or the stage is
+/* Says where this rank's row of unit u is; all of the unit where it is whole, or the stage is
  * DP_SHARD_NONE. */
-DP_API dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *row);
+DP_API dp_status_t dp_shards_row(const dp_shards_t *shards, size_t u, dp_shard_row_t *row);
 
 /**
- * Gives every rank its row of the weights of group g. Collective; waits.
+ * Gives every rank its row of the weights of unit u. Collective; waits.
  *
- * @param full [count of g] of options.weights' type on rank 0 of the group (and rank 0 of the
+ * @param full [count of u] of options.weights' type on rank 0 of the group (and rank 0 of the
  *             replicas); any memory. Not read and may be NULL elsewhere
  */
-DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const void *full);
+DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t u, const void *full);
 
 /**
- * Starts the gather of group g's weights out of the ranks' rows: after the row was updated, or
+ * Starts the gather of unit u's weights out of the ranks' rows: after the row was updated, or
  * ahead of use. A hint: dp_shards_wait() starts it where it is missing. Does nothing where the
  * weights are there already (no sync without skip, no dp_shards_changed() since the last gather)
  * and, under DP_SHARD_WEIGHTS, where options->prefetch gathers are in flight or the slots are in
@@ -593,57 +593,57 @@ DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t g, const void *ful
  *               host memory
  * Never blocks on another rank.
  */
-DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t g, void *stream);
+DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t u, void *stream);
 
 /**
- * Waits until all weights of group g are there.
+ * Waits until all weights of unit u are there.
  *
  * @param stream  waits for them, as in dp_stream_wait(); NULL: this thread does
- * @param weights [count of g] of options.weights' type, to be read only (a write may end the
+ * @param weights [count of u] of options.weights' type, to be read only (a write may end the
  * process); valid until dp_shards_release(), and no longer than to the next dp_shards_sync()
  * @return DP_OK
- *         DP_ERR_ORDER under DP_SHARD_WEIGHTS: the slots for groups of this size are all in use
+ *         DP_ERR_ORDER under DP_SHARD_WEIGHTS: the slots for units of this size are all in use
  *         or the failure of an operation
  */
-DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t g, void *stream,
+DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t u, void *stream,
                                   const void **weights);
 
 /* Says that the program does not use the weights that dp_shards_wait() gave. Under DP_SHARD_WEIGHTS
- * the memory may serve another group. DP_ERR_ORDER: there was no wait. */
-DP_API dp_status_t dp_shards_release(dp_shards_t *shards, size_t g);
+ * the memory may serve another unit. DP_ERR_ORDER: there was no wait. */
+DP_API dp_status_t dp_shards_release(dp_shards_t *shards, size_t u);
 
-/* Says that the program has written its row of group g outside of a step: the next gather or wait
+/* Says that the program has written its row of unit u outside of a step: the next gather or wait
  * fetches all rows anew. Before the first gather this is not needed. All ranks call it. No rank
- * writes its row while another one uses the group's weights: a barrier before, or a step's sync. */
-DP_API dp_status_t dp_shards_changed(dp_shards_t *shards, size_t g);
+ * writes its row while another one uses the unit's weights: a barrier before, or a step's sync. */
+DP_API dp_status_t dp_shards_changed(dp_shards_t *shards, size_t u);
 
 /**
- * Gives memory for the gradients of all of group g. It is not zeroed: the first pass of a step
+ * Gives memory for the gradients of all of unit u. It is not zeroed: the first pass of a step
  * writes all of it, later ones add. (Gaps between tensors are zero at the start; they need not be
- * written where groups of equal size have theirs at the same places.) The same memory in all passes
+ * written where units of equal size have theirs at the same places.) The same memory in all passes
  * of a step.
  *
  * @param stream    where they will be written; NULL for host memory
- * @param gradients [count of g]; the program's until dp_shards_ready() of the last pass
+ * @param gradients [count of u]; the program's until dp_shards_ready() of the last pass
  * @return DP_OK
- *         DP_ERR_ORDER g is ready already, or the slots for groups of this size are all given out
+ *         DP_ERR_ORDER u is ready already, or the slots for units of this size are all given out
  *         or the failure of an operation
- * Waits until an earlier group's gradients have left the memory.
+ * Waits until an earlier unit's gradients have left the memory.
  */
-DP_API dp_status_t dp_shards_gradients(dp_shards_t *shards, size_t g, void *stream,
+DP_API dp_status_t dp_shards_gradients(dp_shards_t *shards, size_t u, void *stream,
                                        float **gradients);
 
 /**
- * Says that the gradients of group g are complete for this pass. The accumulation_steps-th call
+ * Says that the gradients of unit u are complete for this pass. The accumulation_steps-th call
  * starts their average; from then to the sync the program must not touch them.
  *
  * @param stream the device stream that produces them; NULL for host memory
  * @return DP_OK, DP_ERR_ORDER (ready more often than accumulation_steps, or without memory from
  *         dp_shards_gradients()), or a failure
- * In DP_ORDER_PROGRAM with replicas it waits for the group that was ready two calls before; else it
+ * In DP_ORDER_PROGRAM with replicas it waits for the unit that was ready two calls before; else it
  * never blocks on another rank.
  */
-DP_API dp_status_t dp_shards_ready(dp_shards_t *shards, size_t g, void *stream);
+DP_API dp_status_t dp_shards_ready(dp_shards_t *shards, size_t u, void *stream);
 
 /**
  * Waits until every row's gradients are averages: the sum over all ranks, divided by their number,
@@ -654,7 +654,7 @@ DP_API dp_status_t dp_shards_ready(dp_shards_t *shards, size_t g, void *stream);
 DP_API dp_status_t dp_shards_sync(dp_shards_t *shards, dp_gradients_result_t *result);
 
 /* dp_shards_sync() without waiting for a GPU, as dp_gradients_sync_on(): the optimizer on the
- * stream reads the result, and begins by *skip. The groups' next gathers come from a stream behind
+ * stream reads the result, and begins by *skip. The units' next gathers come from a stream behind
  * it. The pointers stay the same until dp_shards_destroy(). */
 DP_API dp_status_t dp_shards_sync_on(dp_shards_t *shards, void *stream, dp_device_result_t *result);
 
@@ -670,7 +670,7 @@ DP_API dp_status_t dp_shards_loss_scale_set(dp_shards_t *shards, const dp_loss_s
  * stage and number of ranks; for DP_CHECK-like comparisons, not against an attacker. Rows that a
  * stream is still writing must be complete before the call.
  *
- * @return DP_OK, DP_ERR_CHECK: whole groups, or replicas of a row, differ between ranks
+ * @return DP_OK, DP_ERR_CHECK: whole units, or replicas of a row, differ between ranks
  */
 DP_API dp_status_t dp_shards_hash(dp_shards_t *shards, uint64_t *hash);
 

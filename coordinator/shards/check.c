@@ -2,12 +2,12 @@
  * check.c - checksums of the weights of dp_shards_t, by the place of each element.
  *
  * A checksum is a sum, modulo 2^64, of one number for each element, made of its bits and its place
- * in the group (of two elements together, where weights have 16 bits). So rows can be summed by
+ * in the unit (of two elements together, where weights have 16 bits). So rows can be summed by
  * their owners, and the total is what a rank with all of the weights computes by itself:
  *
- *     rank 0: hash(row 0)  +  rank 1: hash(row 1)  =  hash(all weights of the group)
+ *     rank 0: hash(row 0)  +  rank 1: hash(row 1)  =  hash(all weights of the unit)
  *
- * DP_CHECK compares the two at every sync, group by group; dp_shards_hash() adds the groups up.
+ * DP_CHECK compares the two at every sync, unit by unit; dp_shards_hash() adds the units up.
  * Called on the program's thread, collectively.
  */
 #include <stdlib.h>
@@ -18,38 +18,38 @@
 #include "coordinator/api/model/lists.h"
 #include "coordinator/shards/shards.h"
 
-/* Digests of a group's weights on one rank. */
-typedef struct span_sums {
-    uint64_t row; /* of its row; 0 where the group is whole */
+/* Digests of a unit's weights on one rank. */
+typedef struct unit_sums {
+    uint64_t row; /* of its row; 0 where the unit is whole */
     uint64_t all; /* of all weights; counts where has_all is set */
     uint64_t has_all;
-} span_sums_t;
-#define SUMS (sizeof(span_sums_t) / sizeof(uint64_t))
+} unit_sums_t;
+#define SUMS (sizeof(unit_sums_t) / sizeof(uint64_t))
 
-static const float *gathered(const dp_span_t *span)
+static const float *gathered(const dp_unit_t *unit)
 {
-    return span->is_stale || span->gather != NULL ? NULL : dp_span_all_weights(span);
+    return unit->is_stale || unit->gather != NULL ? NULL : dp_unit_all_weights(unit);
 }
 
-/* seed: groups of equal contents must not cancel. */
-static dp_status_t sum_span(const dp_shards_t *shards, size_t g, int wants_all, span_sums_t *sums)
+/* seed: units of equal contents must not cancel. */
+static dp_status_t sum_unit(const dp_shards_t *shards, size_t g, int wants_all, unit_sums_t *sums)
 {
-    const dp_span_t *span = &shards->spans[g];
-    const float *all = wants_all || span->is_whole ? gathered(span) : NULL;
+    const dp_unit_t *unit = &shards->units[g];
+    const float *all = wants_all || unit->is_whole ? gathered(unit) : NULL;
     dp_status_t status = DP_OK;
 
-    *sums = (span_sums_t){0, 0, all != NULL};
+    *sums = (unit_sums_t){0, 0, all != NULL};
     if (all != NULL) {
         status = dp_context_hash_places(
-            shards->context, all, dp_shards_words(shards, span->layout.count), 0, g, &sums->all);
+            shards->context, all, dp_shards_words(shards, unit->layout.count), 0, g, &sums->all);
     }
-    if (status == DP_OK && !span->is_whole) {
-        status = dp_context_hash_places(shards->context, span->weight_row,
-                                        dp_shards_words(shards, span->row_count),
-                                        dp_shards_words(shards, span->row_first), g, &sums->row);
+    if (status == DP_OK && !unit->is_whole) {
+        status = dp_context_hash_places(shards->context, unit->weight_row,
+                                        dp_shards_words(shards, unit->row_count),
+                                        dp_shards_words(shards, unit->row_first), g, &sums->row);
     }
     if (status == DP_OK) return DP_OK;
-    return dp_span_error(shards, span, status, "no checksum of its weights");
+    return dp_unit_error(shards, unit, status, "no checksum of its weights");
 }
 
 /* ---- DP_CHECK ------------------------------------------------------------------------------- */
@@ -60,14 +60,14 @@ static dp_status_t differ(const dp_shards_t *shards, size_t g, const dp_group_t 
     return dp_context_error(shards->context, DP_ERR_CHECK,
                             "weights of %s differ at sync %llu: checksum %016llx on rank %d, "
                             "%016llx on rank %d",
-                            shards->spans[g].name, (unsigned long long)shards->syncs,
+                            shards->units[g].name, (unsigned long long)shards->syncs,
                             (unsigned long long)of_a, dp_group_world_rank(group, a),
                             (unsigned long long)of_b, dp_group_world_rank(group, b));
 }
 
 /* all: [size of the group][count]. Within a copy: all weights are equal, and the sum of the rows.
  */
-static dp_status_t compare_copy(const dp_shards_t *shards, const span_sums_t *all, size_t g)
+static dp_status_t compare_copy(const dp_shards_t *shards, const unit_sums_t *all, size_t g)
 {
     const int size = dp_group_size(shards->group);
     uint64_t rows = 0;
@@ -75,17 +75,17 @@ static dp_status_t compare_copy(const dp_shards_t *shards, const span_sums_t *al
     for (int rank = 0; rank < size; rank++)
         rows += all[(size_t)rank * shards->count + g].row;
     for (int rank = 0; rank < size; rank++) {
-        const span_sums_t *one = &all[(size_t)rank * shards->count + g];
-        const span_sums_t *first = &all[g];
+        const unit_sums_t *one = &all[(size_t)rank * shards->count + g];
+        const unit_sums_t *first = &all[g];
 
         if (!one->has_all) continue;
         if (first->has_all && one->all != first->all)
             return differ(shards, g, shards->group, 0, first->all, rank, one->all);
-        if (shards->spans[g].is_whole || one->all == rows) continue;
+        if (shards->units[g].is_whole || one->all == rows) continue;
         return dp_context_error(shards->context, DP_ERR_CHECK,
                                 "weights of %s differ at sync %llu: checksum %016llx on rank %d, "
                                 "and %016llx of the rows of all ranks",
-                                shards->spans[g].name, (unsigned long long)shards->syncs,
+                                shards->units[g].name, (unsigned long long)shards->syncs,
                                 (unsigned long long)one->all,
                                 dp_group_world_rank(shards->group, rank), (unsigned long long)rows);
     }
@@ -93,24 +93,24 @@ static dp_status_t compare_copy(const dp_shards_t *shards, const span_sums_t *al
 }
 
 /* all: [replicas][count]. Between copies: rows are equal. */
-static dp_status_t compare_replicas(const dp_shards_t *shards, const span_sums_t *all, size_t g)
+static dp_status_t compare_replicas(const dp_shards_t *shards, const unit_sums_t *all, size_t g)
 {
     for (int rank = 1; rank < dp_group_size(shards->replicas); rank++) {
-        const span_sums_t *one = &all[(size_t)rank * shards->count + g];
-        const uint64_t own = shards->spans[g].is_whole ? one->all : one->row;
-        const uint64_t first = shards->spans[g].is_whole ? all[g].all : all[g].row;
+        const unit_sums_t *one = &all[(size_t)rank * shards->count + g];
+        const uint64_t own = shards->units[g].is_whole ? one->all : one->row;
+        const uint64_t first = shards->units[g].is_whole ? all[g].all : all[g].row;
 
         if (own != first) return differ(shards, g, shards->replicas, 0, first, rank, own);
     }
     return DP_OK;
 }
 
-typedef dp_status_t (*compare_fn)(const dp_shards_t *shards, const span_sums_t *all, size_t g);
+typedef dp_status_t (*compare_fn)(const dp_shards_t *shards, const unit_sums_t *all, size_t g);
 
 static dp_status_t compare_over(const dp_shards_t *shards, dp_group_t *group,
-                                const span_sums_t *own, compare_fn compare)
+                                const unit_sums_t *own, compare_fn compare)
 {
-    span_sums_t *all = calloc((size_t)dp_group_size(group) * shards->count, sizeof(*all));
+    unit_sums_t *all = calloc((size_t)dp_group_size(group) * shards->count, sizeof(*all));
     dp_status_t status;
 
     if (all == NULL) return dp_shards_no_memory(shards);
@@ -124,12 +124,12 @@ static dp_status_t compare_over(const dp_shards_t *shards, dp_group_t *group,
 
 dp_status_t dp_shards_compare_weights(dp_shards_t *shards)
 {
-    span_sums_t *own = calloc(shards->count, sizeof(*own));
+    unit_sums_t *own = calloc(shards->count, sizeof(*own));
     dp_status_t status = DP_OK;
 
     if (own == NULL) return dp_shards_no_memory(shards);
     for (size_t g = 0; status == DP_OK && g < shards->count; g++)
-        status = sum_span(shards, g, 1, &own[g]);
+        status = sum_unit(shards, g, 1, &own[g]);
     if (status == DP_OK) status = compare_over(shards, shards->group, own, compare_copy);
     /* Also where the copies of this rank differ: ranks of others wait in it. */
     if (shards->replicas != NULL) {
@@ -143,7 +143,7 @@ dp_status_t dp_shards_compare_weights(dp_shards_t *shards)
 
 /* ---- dp_shards_hash ------------------------------------------------------------------------- */
 
-/* Sums of all groups together, of whole ones and of rows: [0] whole, [1] rows. Every rank's, in
+/* Sums of all units together, of whole ones and of rows: [0] whole, [1] rows. Every rank's, in
  * all[size of the group][2]. */
 static dp_status_t compare_totals(const dp_shards_t *shards, dp_group_t *group, const uint64_t *own,
                                   int rows_too, uint64_t *rows)
@@ -177,9 +177,9 @@ dp_status_t dp_shards_hash(dp_shards_t *shards, uint64_t *hash)
     if (hash == NULL)
         return dp_context_error(shards->context, DP_ERR_INVALID, "shards: hash is NULL");
     for (size_t g = 0; status == DP_OK && g < shards->count; g++) {
-        span_sums_t sums;
+        unit_sums_t sums;
 
-        status = sum_span(shards, g, 0, &sums);
+        status = sum_unit(shards, g, 0, &sums);
         own[0] += sums.all;
         own[1] += sums.row;
     }

@@ -18,7 +18,7 @@
 #include "coordinator/api/model/tensor_names.h"
 #include "coordinator/shards/shards.h"
 
-#define PURPOSE_MAX 16 /* "/gradients" and the like, behind a group's name */
+#define PURPOSE_MAX 16 /* "/gradients" and the like, behind a unit's name */
 
 /* ---- Checks --------------------------------------------------------------------------------- */
 
@@ -84,59 +84,59 @@ static dp_status_t check_shards_options(dp_context_t *context, const dp_shards_o
     return check_rank_groups(context, options);
 }
 
-/* Two groups of one name would be DP_ERR_BUSY later; better said here. */
-static dp_status_t check_names(dp_context_t *context, const dp_shard_group_t *groups, size_t count)
+/* Two units of one name would be DP_ERR_BUSY later; better said here. */
+static dp_status_t check_names(dp_context_t *context, const dp_shard_unit_t *units, size_t count)
 {
     const char **names = calloc(count, sizeof(*names));
     const char *repeated;
     dp_status_t status = DP_OK;
 
     if (names == NULL) {
-        return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
+        return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory for %zu units",
                                 count);
     }
     for (size_t i = 0; i < count; i++)
-        names[i] = groups[i].name;
+        names[i] = units[i].name;
     repeated = dp_tensor_names_find_repeated(names, count);
     if (repeated != NULL) {
         status =
-            dp_context_error(context, DP_ERR_INVALID, "shards: two groups are called %s", repeated);
+            dp_context_error(context, DP_ERR_INVALID, "shards: two units are called %s", repeated);
     }
     free(names);
     return status;
 }
 
-static dp_status_t check_groups(dp_context_t *context, const dp_shard_group_t *groups, size_t count,
-                                size_t prefix_bytes, dp_dtype_t weights)
+static dp_status_t check_units(dp_context_t *context, const dp_shard_unit_t *units, size_t count,
+                               size_t prefix_bytes, dp_dtype_t weights)
 {
-    if (groups == NULL || count == 0) {
-        return dp_context_error(context, DP_ERR_INVALID, "shards: %zu groups at %p", count,
-                                (const void *)groups);
+    if (units == NULL || count == 0) {
+        return dp_context_error(context, DP_ERR_INVALID, "shards: %zu units at %p", count,
+                                (const void *)units);
     }
     for (size_t i = 0; i < count; i++) {
-        const dp_shard_group_t *group = &groups[i];
+        const dp_shard_unit_t *given = &units[i];
 
-        if (group->name == NULL || group->name[0] == '\0')
-            return dp_context_error(context, DP_ERR_INVALID, "shards: group %zu has no name", i);
-        if (strlen(group->name) + prefix_bytes + PURPOSE_MAX > DP_NAME_MAX) {
+        if (given->name == NULL || given->name[0] == '\0')
+            return dp_context_error(context, DP_ERR_INVALID, "shards: unit %zu has no name", i);
+        if (strlen(given->name) + prefix_bytes + PURPOSE_MAX > DP_NAME_MAX) {
             return dp_context_error(context, DP_ERR_INVALID,
                                     "shards: name %.60s... has %zu bytes with its prefix, at most "
                                     "%d fit",
-                                    group->name, strlen(group->name) + prefix_bytes,
+                                    given->name, strlen(given->name) + prefix_bytes,
                                     DP_NAME_MAX - PURPOSE_MAX);
         }
-        if (group->count == 0) {
-            return dp_context_error(context, DP_ERR_INVALID, "shards: group %s has no elements",
-                                    group->name);
+        if (given->count == 0) {
+            return dp_context_error(context, DP_ERR_INVALID, "shards: unit %s has no elements",
+                                    given->name);
         }
-        if (weights != DP_F32 && group->count % 2 != 0) {
+        if (weights != DP_F32 && given->count % 2 != 0) {
             return dp_context_error(context, DP_ERR_INVALID,
-                                    "shards: group %s has %zu elements; with weights of 16 bits "
+                                    "shards: unit %s has %zu elements; with weights of 16 bits "
                                     "it must be an even number",
-                                    group->name, group->count);
+                                    given->name, given->count);
         }
     }
-    return check_names(context, groups, count);
+    return check_names(context, units, count);
 }
 
 /* ---- Comparing with the other ranks --------------------------------------------------------- */
@@ -158,19 +158,19 @@ static uint64_t hash_options(const dp_shards_options_t *options, int others, int
     return dp_kernel_hash(scales, sizeof(scales), dp_kernel_hash(whole, sizeof(whole), 2));
 }
 
-static uint64_t hash_span(const dp_span_t *span, int is_whole)
+static uint64_t hash_unit(const dp_unit_t *unit, int is_whole)
 {
-    const uint64_t kind[2] = {span->layout.count, (uint64_t)is_whole};
+    const uint64_t kind[2] = {unit->layout.count, (uint64_t)is_whole};
 
-    DP_ASSERT(span->name != NULL); /* fill_span() has made it */
-    return dp_kernel_hash(kind, sizeof(kind), dp_kernel_hash(span->name, strlen(span->name), 3));
+    DP_ASSERT(unit->name != NULL); /* fill_unit() has made it */
+    return dp_kernel_hash(kind, sizeof(kind), dp_kernel_hash(unit->name, strlen(unit->name), 3));
 }
 
 static dp_status_t tell_difference(const dp_shards_t *shards, dp_status_t status,
                                    const dp_list_difference_t *difference)
 {
     dp_context_t *context = shards->context;
-    const dp_span_t *span;
+    const dp_unit_t *unit;
 
     if (difference->rank < 0) return status; /* an operation has failed, and said why */
     if (difference->has_failed) {
@@ -179,8 +179,8 @@ static dp_status_t tell_difference(const dp_shards_t *shards, dp_status_t status
     }
     if (difference->place == SIZE_MAX) {
         return dp_context_error(
-            context, status, "shards: rank %d lists %zu groups, rank %d lists %zu",
-            difference->rank, difference->count - 1, dp_rank(context), shards->count);
+            context, status, "shards: rank %d lists %zu units, rank %d lists %zu", difference->rank,
+            difference->count - 1, dp_rank(context), shards->count);
     }
     if (difference->place == 0) {
         return dp_context_error(context, status,
@@ -191,16 +191,16 @@ static dp_status_t tell_difference(const dp_shards_t *shards, dp_status_t status
                                 shards->options.accumulation_steps, shards->options.prefetch,
                                 dp_group_rank(shards->group), dp_group_size(shards->group));
     }
-    span = &shards->spans[difference->place - 1];
+    unit = &shards->units[difference->place - 1];
     return dp_context_error(context, status,
-                            "shards: group %zu is %s, %zu elements%s, on rank %d; rank %d lists "
+                            "shards: unit %zu is %s, %zu elements%s, on rank %d; rank %d lists "
                             "another",
-                            difference->place - 1, span->name, span->layout.count,
-                            span->is_whole ? ", whole" : "", dp_rank(context), difference->rank);
+                            difference->place - 1, unit->name, unit->layout.count,
+                            unit->is_whole ? ", whole" : "", dp_rank(context), difference->rank);
 }
 
 /* Collective. made: how far this rank has come. */
-static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_group_t *groups,
+static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_unit_t *units,
                                   dp_status_t made)
 {
     dp_group_t *const among[2] = {shards->group, shards->replicas};
@@ -213,7 +213,7 @@ static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_group_t *g
 
     if (own == NULL && status == DP_OK) status = dp_shards_no_memory(shards);
     for (size_t i = 0; own != NULL && status == DP_OK && i < shards->count; i++)
-        own[i + 1] = hash_span(&shards->spans[i], groups[i].is_whole != 0);
+        own[i + 1] = hash_unit(&shards->units[i], units[i].is_whole != 0);
     /* Both comparisons take place whatever comes of the first: ranks of other copies wait in the
      * second, and are told there. */
     for (int i = 0; i < 2; i++) {
@@ -236,11 +236,11 @@ static void free_object(dp_owned_t *owned)
 
     dp_shards_free_figures(shards);
     dp_shards_unshare(shards);
-    for (size_t i = 0; shards->spans != NULL && i < shards->count; i++)
-        free(shards->spans[i].name);
+    for (size_t i = 0; shards->units != NULL && i < shards->count; i++)
+        free(shards->units[i].name);
     for (size_t i = 0; shards->pools != NULL && i < shards->pool_count; i++)
         free(shards->pools[i].slots);
-    free(shards->spans);
+    free(shards->units);
     free(shards->pools);
     free(shards->order);
     free(shards->tallies);
@@ -252,62 +252,62 @@ static void free_object(dp_owned_t *owned)
 
 static void free_shards(dp_shards_t *shards)
 {
-    for (size_t i = 0; shards->spans != NULL && i < shards->count; i++) {
-        dp_span_t *span = &shards->spans[i];
+    for (size_t i = 0; shards->units != NULL && i < shards->count; i++) {
+        dp_unit_t *unit = &shards->units[i];
 
-        (void)dp_span_wait(&span->gather, NULL);
-        (void)dp_span_wait(&span->reduce, NULL);
-        (void)dp_span_wait(&span->average, NULL);
+        (void)dp_unit_wait(&unit->gather, NULL);
+        (void)dp_unit_wait(&unit->reduce, NULL);
+        (void)dp_unit_wait(&unit->average, NULL);
     }
-    if (shards->spans != NULL) dp_shards_memory_fini(shards);
+    if (shards->units != NULL) dp_shards_memory_fini(shards);
     free_object(&shards->owned);
 }
 
-static dp_status_t fill_span(dp_shards_t *shards, dp_span_t *span, const dp_shard_group_t *group,
+static dp_status_t fill_unit(dp_shards_t *shards, dp_unit_t *unit, const dp_shard_unit_t *given,
                              const char *prefix)
 {
     const int size = dp_group_size(shards->group);
-    const int is_whole = group->is_whole != 0 || shards->options.stage == DP_SHARD_NONE;
+    const int is_whole = given->is_whole != 0 || shards->options.stage == DP_SHARD_NONE;
 
-    span->name = dp_tensor_name_join(prefix, group->name);
-    if (span->name == NULL) return dp_shards_no_memory(shards);
-    span->is_whole = is_whole;
-    if (!dp_shard_layout_make(group->count, is_whole ? 1 : size, &span->layout)) {
+    unit->name = dp_tensor_name_join(prefix, given->name);
+    if (unit->name == NULL) return dp_shards_no_memory(shards);
+    unit->is_whole = is_whole;
+    if (!dp_shard_layout_make(given->count, is_whole ? 1 : size, &unit->layout)) {
         return dp_context_error(shards->context, DP_ERR_INVALID,
-                                "shards: group %s: %zu elements exceed memory", group->name,
-                                group->count);
+                                "shards: unit %s: %zu elements exceed memory", given->name,
+                                given->count);
     }
-    dp_shard_layout_row(&span->layout, is_whole ? 0 : dp_group_rank(shards->group),
-                        &span->row_first, &span->row_count);
-    span->is_stale = !is_whole;
-    dp_tally_init(&span->tally);
+    dp_shard_layout_row(&unit->layout, is_whole ? 0 : dp_group_rank(shards->group),
+                        &unit->row_first, &unit->row_count);
+    unit->is_stale = !is_whole;
+    dp_tally_init(&unit->tally);
     return DP_OK;
 }
 
 /* All that this rank does by itself, but for memory. */
-static dp_status_t make_shards(dp_shards_t *shards, const dp_shard_group_t *groups,
+static dp_status_t make_shards(dp_shards_t *shards, const dp_shard_unit_t *units,
                                const char *prefix)
 {
     dp_status_t status = DP_OK;
 
-    shards->spans = calloc(shards->count, sizeof(*shards->spans));
+    shards->units = calloc(shards->count, sizeof(*shards->units));
     shards->order = calloc(shards->count, sizeof(void *));
     shards->tallies = calloc((size_t)dp_group_size(shards->group), sizeof(*shards->tallies));
-    if (shards->spans == NULL || shards->order == NULL || shards->tallies == NULL)
+    if (shards->units == NULL || shards->order == NULL || shards->tallies == NULL)
         return dp_shards_no_memory(shards);
     for (size_t i = 0; status == DP_OK && i < shards->count; i++)
-        status = fill_span(shards, &shards->spans[i], &groups[i], prefix);
+        status = fill_unit(shards, &shards->units[i], &units[i], prefix);
     if (status == DP_OK) status = dp_shards_create_figures(shards);
     return status == DP_OK ? dp_shards_plan_sharing(shards) : status;
 }
 
 /* Memory by stage, in which ranks may share. Collective; only ranks with equal lists come here. */
-static dp_status_t make_memory(dp_shards_t *shards, const dp_shard_group_t *groups)
+static dp_status_t make_memory(dp_shards_t *shards, const dp_shard_unit_t *units)
 {
     const dp_status_t status = dp_shards_share(shards);
 
     if (status != DP_OK) return status;
-    return compare_shards(shards, groups, dp_shards_memory_init(shards));
+    return compare_shards(shards, units, dp_shards_memory_init(shards));
 }
 
 static int is_checking(const dp_context_t *context)
@@ -317,7 +317,7 @@ static int is_checking(const dp_context_t *context)
     return check != NULL && strcmp(check, "1") == 0;
 }
 
-dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *groups, size_t count,
+dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_unit_t *units, size_t count,
                              const dp_shards_options_t *given, dp_shards_t **out)
 {
     dp_shards_options_t options;
@@ -331,7 +331,7 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *grou
     prefix = status == DP_OK && options.prefix != NULL ? options.prefix : "";
     if (status == DP_OK) status = check_shards_options(context, &options, &decision);
     if (status == DP_OK)
-        status = check_groups(context, groups, count, strlen(prefix), options.weights);
+        status = check_units(context, units, count, strlen(prefix), options.weights);
     if (status != DP_OK) return status;
     shards = calloc(1, sizeof(*shards));
     if (shards == NULL) return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
@@ -352,8 +352,8 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_group_t *grou
         free_object(&shards->owned);
         return dp_context_error(context, DP_ERR_NO_MEMORY, "shards: no memory");
     }
-    status = compare_shards(shards, groups, make_shards(shards, groups, prefix));
-    if (status == DP_OK) status = make_memory(shards, groups);
+    status = compare_shards(shards, units, make_shards(shards, units, prefix));
+    if (status == DP_OK) status = make_memory(shards, units);
     if (status != DP_OK) {
         free_shards(shards);
         return status;
@@ -376,17 +376,17 @@ dp_status_t dp_shards_row(const dp_shards_t *shards, size_t g, dp_shard_row_t *r
 {
     dp_shard_row_t found = DP_SHARD_ROW_INIT;
     dp_error_t error;
-    dp_span_t *span = NULL;
-    dp_status_t status = dp_shards_span(shards, g, &span);
+    dp_unit_t *unit = NULL;
+    dp_status_t status = dp_shards_unit(shards, g, &unit);
 
-    if (span == NULL) return status;
-    if (row == NULL) return dp_span_error(shards, span, DP_ERR_INVALID, "row is NULL");
+    if (unit == NULL) return status;
+    if (row == NULL) return dp_unit_error(shards, unit, DP_ERR_INVALID, "row is NULL");
     status = dp_sized_check("dp_shard_row_t", row->size, &error);
-    if (status != DP_OK) return dp_span_error(shards, span, status, "%s", error.text);
-    found.weights = span->weight_row;
-    found.gradients = span->gradient_row;
-    found.first = span->row_first;
-    found.count = span->row_count;
+    if (status != DP_OK) return dp_unit_error(shards, unit, status, "%s", error.text);
+    found.weights = unit->weight_row;
+    found.gradients = unit->gradient_row;
+    found.first = unit->row_first;
+    found.count = unit->row_count;
     dp_sized_write(row, &found, sizeof(found));
     return DP_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "runtime/base/common.h"
 
-#define POOL_LEAST 3 /* groups of one size that share slots: with fewer, two slots save nothing */
+#define POOL_LEAST 3 /* units of one size that share slots: with fewer, two slots save nothing */
 
 int dp_shard_layout_make(size_t count, int rows, dp_shard_layout_t *out)
 {
@@ -42,7 +42,7 @@ size_t dp_shard_layout_pools(const size_t *counts, size_t n, int *pools, size_t 
         if (counts[i] == 0 || pools[i] >= 0) continue;
         for (size_t k = i; k < n; k++)
             alike += counts[k] == counts[i];
-        /* Fewer than POOL_LEAST groups of equal size do not share: each gets a pool of its own. */
+        /* Fewer than POOL_LEAST units of equal size do not share: each gets a pool of its own. */
         for (size_t k = i; k < n; k++)
             if (k == i || (alike >= POOL_LEAST && counts[k] == counts[i])) pools[k] = (int)made;
         members[made++] = alike >= POOL_LEAST ? alike : 1;

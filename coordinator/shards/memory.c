@@ -1,5 +1,5 @@
 /*
- * memory.c - the memory of dp_shards_t: which arrays a stage keeps, and the slots in which groups
+ * memory.c - the memory of dp_shards_t: which arrays a stage keeps, and the slots in which units
  * of equal size take turns.
  *
  *     stage      weights                  gradients
@@ -10,7 +10,7 @@
  *
  * Where the ranks of a node share weights (share.c), weights are [own row] in all stages but NONE.
  * Above one accumulation step, full gradients are kept. All of it comes from dp_alloc(), so it is
- * zero at the start and reduced in place. Programs write only [count] of a group, so the padding of
+ * zero at the start and reduced in place. Programs write only [count] of a unit, so the padding of
  * full arrays and slots stays zero. Called on the program's thread.
  */
 #include "coordinator/shards/shards.h"
@@ -30,52 +30,52 @@ static dp_status_t alloc_floats(dp_shards_t *shards, size_t count, float **out, 
     return DP_OK;
 }
 
-static int has_weight_slots(const dp_shards_t *shards, const dp_span_t *span)
+static int has_weight_slots(const dp_shards_t *shards, const dp_unit_t *unit)
 {
-    return !span->is_whole && shards->options.stage == DP_SHARD_WEIGHTS && span->view == NULL;
+    return !unit->is_whole && shards->options.stage == DP_SHARD_WEIGHTS && unit->view == NULL;
 }
 
-static int has_gradient_slots(const dp_shards_t *shards, const dp_span_t *span)
+static int has_gradient_slots(const dp_shards_t *shards, const dp_unit_t *unit)
 {
-    return !span->is_whole && shards->options.stage >= DP_SHARD_GRADIENTS &&
+    return !unit->is_whole && shards->options.stage >= DP_SHARD_GRADIENTS &&
            shards->options.accumulation_steps == 1;
 }
 
-/* Where this rank's row begins in an array of the whole group. */
-static size_t own_place(const dp_shards_t *shards, const dp_span_t *span)
+/* Where this rank's row begins in an array of the whole unit. */
+static size_t own_place(const dp_shards_t *shards, const dp_unit_t *unit)
 {
-    return span->is_whole ? 0 : (size_t)dp_group_rank(shards->group) * span->layout.row;
+    return unit->is_whole ? 0 : (size_t)dp_group_rank(shards->group) * unit->layout.row;
 }
 
-static dp_status_t alloc_weights(dp_shards_t *shards, dp_span_t *span)
+static dp_status_t alloc_weights(dp_shards_t *shards, dp_unit_t *unit)
 {
     size_t *sum = &shards->memory.weights;
     dp_status_t status;
 
-    if (span->view != NULL) return DP_OK;
-    if (has_weight_slots(shards, span)) {
-        return alloc_floats(shards, dp_shards_words(shards, span->layout.row), &span->weight_row,
+    if (unit->view != NULL) return DP_OK;
+    if (has_weight_slots(shards, unit)) {
+        return alloc_floats(shards, dp_shards_words(shards, unit->layout.row), &unit->weight_row,
                             sum);
     }
     status =
-        alloc_floats(shards, dp_shards_words(shards, span->layout.padded), &span->weights, sum);
+        alloc_floats(shards, dp_shards_words(shards, unit->layout.padded), &unit->weights, sum);
     if (status == DP_OK) {
-        span->weight_row = span->weights + dp_shards_words(shards, own_place(shards, span));
+        unit->weight_row = unit->weights + dp_shards_words(shards, own_place(shards, unit));
     }
     return status;
 }
 
-/* Arrays that are a group's own. */
-static dp_status_t alloc_span(dp_shards_t *shards, dp_span_t *span)
+/* Arrays that are a unit's own. */
+static dp_status_t alloc_unit(dp_shards_t *shards, dp_unit_t *unit)
 {
     dp_shards_memory_t *memory = &shards->memory;
-    dp_status_t status = alloc_weights(shards, span);
+    dp_status_t status = alloc_weights(shards, unit);
 
     if (status != DP_OK) return status;
-    if (has_gradient_slots(shards, span))
-        return alloc_floats(shards, span->layout.row, &span->gradient_row, &memory->gradients);
-    status = alloc_floats(shards, span->layout.padded, &span->gradients, &memory->gradients);
-    if (status == DP_OK) span->gradient_row = span->gradients + own_place(shards, span);
+    if (has_gradient_slots(shards, unit))
+        return alloc_floats(shards, unit->layout.row, &unit->gradient_row, &memory->gradients);
+    status = alloc_floats(shards, unit->layout.padded, &unit->gradients, &memory->gradients);
+    if (status == DP_OK) unit->gradient_row = unit->gradients + own_place(shards, unit);
     return status;
 }
 
@@ -93,10 +93,10 @@ static dp_status_t fill_pool(dp_shards_t *shards, dp_shard_pool_t *pool, size_t 
     return status;
 }
 
-typedef int (*needs_slots_fn)(const dp_shards_t *shards, const dp_span_t *span);
+typedef int (*needs_slots_fn)(const dp_shards_t *shards, const dp_unit_t *unit);
 
-/* Pools for all groups that need slots, in the object's pools from pool_count on; each group's is
- * written at `offset` into dp_span_t. shared: slots of a pool with several groups. */
+/* Pools for all units that need slots, in the object's pools from pool_count on; each unit's is
+ * written at `offset` into dp_unit_t. shared: slots of a pool with several units. */
 static dp_status_t make_pools(dp_shards_t *shards, needs_slots_fn needs_slots, size_t shared,
                               int is_of_weights)
 {
@@ -113,22 +113,22 @@ static dp_status_t make_pools(dp_shards_t *shards, needs_slots_fn needs_slots, s
         return dp_shards_no_memory(shards);
     }
     for (size_t i = 0; i < n; i++) {
-        if (needs_slots(shards, &shards->spans[i])) counts[i] = shards->spans[i].layout.count;
+        if (needs_slots(shards, &shards->units[i])) counts[i] = shards->units[i].layout.count;
     }
     shards->pool_count += dp_shard_layout_pools(counts, n, pools, counts + n);
     for (size_t i = 0; status == DP_OK && i < n; i++) {
-        dp_span_t *span = &shards->spans[i];
+        dp_unit_t *unit = &shards->units[i];
         dp_shard_pool_t *pool;
         size_t members;
 
         if (pools[i] < 0) continue;
         pool = &shards->pools[first + (size_t)pools[i]];
         members = counts[n + (size_t)pools[i]];
-        *(is_of_weights ? &span->weight_pool : &span->gradient_pool) = pool;
+        *(is_of_weights ? &unit->weight_pool : &unit->gradient_pool) = pool;
         if (pool->slots != NULL) continue;
         status = fill_pool(shards, pool, members == 1 ? 1 : dp_min(members, shared),
-                           is_of_weights ? dp_shards_words(shards, span->layout.padded)
-                                         : span->layout.padded,
+                           is_of_weights ? dp_shards_words(shards, unit->layout.padded)
+                                         : unit->layout.padded,
                            sum);
     }
     free(counts);
@@ -144,9 +144,9 @@ dp_status_t dp_shards_memory_init(dp_shards_t *shards)
     shards->pools = calloc(2 * shards->count, sizeof(*shards->pools));
     if (shards->pools == NULL) return dp_shards_no_memory(shards);
     for (size_t i = 0; status == DP_OK && i < shards->count; i++)
-        status = alloc_span(shards, &shards->spans[i]);
+        status = alloc_unit(shards, &shards->units[i]);
     if (status == DP_OK) status = make_pools(shards, has_weight_slots, shared, 1);
-    /* A group's gradients leave while the next group's are computed. */
+    /* A unit's gradients leave while the next unit's are computed. */
     if (status == DP_OK) status = make_pools(shards, has_gradient_slots, 2, 0);
     return status;
 }
@@ -156,11 +156,11 @@ void dp_shards_memory_fini(dp_shards_t *shards)
     dp_context_t *context = shards->context;
 
     for (size_t i = 0; i < shards->count; i++) {
-        dp_span_t *span = &shards->spans[i];
+        dp_unit_t *unit = &shards->units[i];
 
-        if (span->view == NULL)
-            dp_free(context, span->weights != NULL ? span->weights : span->weight_row);
-        dp_free(context, span->gradients != NULL ? span->gradients : span->gradient_row);
+        if (unit->view == NULL)
+            dp_free(context, unit->weights != NULL ? unit->weights : unit->weight_row);
+        dp_free(context, unit->gradients != NULL ? unit->gradients : unit->gradient_row);
     }
     for (size_t p = 0; p < shards->pool_count; p++) {
         for (size_t i = 0; i < shards->pools[p].count; i++)
@@ -169,7 +169,7 @@ void dp_shards_memory_fini(dp_shards_t *shards)
 }
 
 dp_shard_slot_t *dp_shards_find_slot(const dp_shard_pool_t *pool,
-                                     int (*may_give)(const dp_span_t *owner))
+                                     int (*may_give)(const dp_unit_t *owner))
 {
     dp_shard_slot_t *found = NULL;
 

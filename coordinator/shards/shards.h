@@ -1,5 +1,5 @@
 /*
- * shards.h - what the files of dp_shards_*() share: the object, its groups, and the memory in which
+ * shards.h - what the files of dp_shards_*() share: the object, its units, and the memory in which
  * they take turns.
  *
  *     layout.c   rows and pools, pure
@@ -13,7 +13,7 @@
  *     check.c    checksums of weights, for DP_CHECK and dp_shards_hash()
  *
  * All of it runs on the program's threads, one at a time per object, so nothing is locked. Which
- * slot a group gets, and whether a hint is followed, depends on the program's calls alone, never on
+ * slot a unit gets, and whether a hint is followed, depends on the program's calls alone, never on
  * time: so all ranks submit the same operations in the same order, as DP_ORDER_PROGRAM needs. It
  * must not know how ranks agree or how data moves.
  */
@@ -26,24 +26,24 @@
 #include "coordinator/api/operation/submit.h"
 #include "coordinator/shards/layout.h"
 
-typedef struct dp_span dp_span_t;
+typedef struct dp_unit dp_unit_t;
 typedef struct dp_shared_rows dp_shared_rows_t; /* share.c */
 
-/* Memory for all of one group. */
+/* Memory for all of one unit. */
 typedef struct dp_shard_slot {
     float *memory;    /* [padded] from dp_alloc() */
-    dp_span_t *owner; /* whose weights or gradients are in it, or will be; NULL: nobody's */
+    dp_unit_t *owner; /* whose weights or gradients are in it, or will be; NULL: nobody's */
     uint64_t used;    /* by the object's clock: when its owner last asked for it */
 } dp_shard_slot_t;
 
-/* Groups of equal size take turns in these. */
+/* Units of equal size take turns in these. */
 typedef struct dp_shard_pool {
     dp_shard_slot_t *slots; /* [count] */
     size_t count;
 } dp_shard_pool_t;
 
-/* One group of parameters (dp_shard_group_t; "group" is taken by groups of ranks). */
-struct dp_span {
+/* One group of parameters (dp_shard_unit_t; "group" is taken by groups of ranks). */
+struct dp_unit {
     char *name; /* prefix + the program's name; freed with the object */
     dp_shard_layout_t layout;
     int is_whole;                /* every rank has all of it, in any stage */
@@ -79,7 +79,7 @@ struct dp_shards {
     dp_group_t *replicas;        /* NULL: none */
     dp_shards_options_t options; /* prefix is NULL: it is part of the names */
     dp_decision_t decision;
-    dp_span_t *spans; /* [count] */
+    dp_unit_t *units; /* [count] */
     size_t count;
     int ranks;              /* that a row is averaged over: of the group, times replicas */
     char *list_name;        /* of operations of the object as a whole */
@@ -91,9 +91,9 @@ struct dp_shards {
     uint64_t *answers; /* [ranks] */
     uint64_t clock;    /* counts requests for slots */
     uint64_t syncs;
-    /* Groups in the order in which they became ready in this step; those before `averaged` travel
+    /* Units in the order in which they became ready in this step; those before `averaged` travel
      * between replicas, or have. */
-    dp_span_t **order; /* [count] */
+    dp_unit_t **order; /* [count] */
     size_t ready_count, averaged;
     int check; /* DP_CHECK */
     /* What dp_shards_sync_on() leaves for the optimizer: in the device's memory, or &on_host. On a
@@ -105,7 +105,7 @@ struct dp_shards {
     dp_tally_t *tallies; /* [size of the group] */
 };
 
-/* 4-byte words that `elements` weights take; rows, and the groups where weights have 16 bits, have
+/* 4-byte words that `elements` weights take; rows, and the units where weights have 16 bits, have
  * a whole number of them. Weights move by words: nothing is computed on the way. */
 static inline size_t dp_shards_words(const dp_shards_t *shards, size_t elements)
 {
@@ -120,35 +120,35 @@ static inline int dp_shards_on_device(const dp_shards_t *shards)
 
 /* ---- The files of this folder, from the lowest to the highest; each calls only those above it  */
 
-/* span.c: an error whose text begins with the group's name. */
-dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
+/* unit.c: an error whose text begins with the unit's name. */
+dp_status_t dp_unit_error(const dp_shards_t *shards, const dp_unit_t *unit, dp_status_t status,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* span.c: DP_ERR_NO_MEMORY, with a text. */
+/* unit.c: DP_ERR_NO_MEMORY, with a text. */
 dp_status_t dp_shards_no_memory(const dp_shards_t *shards);
-/* span.c: DP_OK, and *span is group g. */
-dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span);
-/* span.c: an operation on fp32 elements of a group, named after it. */
-dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
+/* unit.c: DP_OK, and *unit is unit g. */
+dp_status_t dp_shards_unit(const dp_shards_t *shards, size_t g, dp_unit_t **unit);
+/* unit.c: an operation on fp32 elements of a unit, named after it. */
+dp_status_t dp_unit_submit(const dp_shards_t *shards, const dp_unit_t *unit, dp_group_t *group,
                            dp_collective_t collective, const char *purpose, const float *in,
                            float *out, size_t count, const dp_options_t *options,
                            dp_figures_t *figures, dp_handle_t **handle);
-/* span.c: waits for an operation and clears *handle. With a stream of a device only the stream
+/* unit.c: waits for an operation and clears *handle. With a stream of a device only the stream
  * waits. NULL in *handle is fine. */
-dp_status_t dp_span_wait(dp_handle_t **handle, void *stream);
-/* span.c: the memory into which a gather writes; NULL: none yet, or the weights are shared. */
-float *dp_span_gather_target(const dp_span_t *span);
-/* span.c: all weights of a group, [padded]; NULL: not all of them are in one place. */
-const float *dp_span_all_weights(const dp_span_t *span);
-/* span.c: all gradients of a group, [padded]; NULL: there is no memory for them in this step. */
-float *dp_span_all_gradients(const dp_span_t *span);
+dp_status_t dp_unit_wait(dp_handle_t **handle, void *stream);
+/* unit.c: the memory into which a gather writes; NULL: none yet, or the weights are shared. */
+float *dp_unit_gather_target(const dp_unit_t *unit);
+/* unit.c: all weights of a unit, [padded]; NULL: not all of them are in one place. */
+const float *dp_unit_all_weights(const dp_unit_t *unit);
+/* unit.c: all gradients of a unit, [padded]; NULL: there is no memory for them in this step. */
+float *dp_unit_all_gradients(const dp_unit_t *unit);
 
 /* memory.c: allocates by stage. On failure what is there is freed by dp_shards_memory_fini(). */
 dp_status_t dp_shards_memory_init(dp_shards_t *shards);
 void dp_shards_memory_fini(dp_shards_t *shards);
-/* memory.c: a slot of a group's pool that can be taken: a free one, else the one least recently
+/* memory.c: a slot of a unit's pool that can be taken: a free one, else the one least recently
  * asked for of those whose owner may_give. NULL: none. */
 dp_shard_slot_t *dp_shards_find_slot(const dp_shard_pool_t *pool,
-                                     int (*may_give)(const dp_span_t *owner));
+                                     int (*may_give)(const dp_unit_t *owner));
 
 /* figures.c: memory for figures, on the device where there is one. */
 dp_status_t dp_shards_create_figures(dp_shards_t *shards);
@@ -170,30 +170,30 @@ dp_status_t dp_shards_meet(const dp_shards_t *shards, dp_handle_t **met);
 /* gather.c: no gather is in flight afterwards. */
 dp_status_t dp_shards_finish_gathers(dp_shards_t *shards);
 
-/* reduce.c: the reduction of a group whose gradients are complete begins. */
-dp_status_t dp_shards_reduce(dp_shards_t *shards, dp_span_t *span, void *stream);
-/* reduce.c: with replicas: groups whose sum is there go on between them. Waits for sums until
- * `lead` groups are left whose sums may still be on their way. */
+/* reduce.c: the reduction of a unit whose gradients are complete begins. */
+dp_status_t dp_shards_reduce(dp_shards_t *shards, dp_unit_t *unit, void *stream);
+/* reduce.c: with replicas: units whose sum is there go on between them. Waits for sums until
+ * `lead` units are left whose sums may still be on their way. */
 dp_status_t dp_shards_advance(dp_shards_t *shards, size_t lead, void *stream);
-/* reduce.c: with replicas: every group that is ready goes on between them. */
+/* reduce.c: with replicas: every unit that is ready goes on between them. */
 dp_status_t dp_shards_average_all(dp_shards_t *shards, void *stream);
-/* reduce.c: waits until a group's gradients have left the memory that its reduction reads. On a
+/* reduce.c: waits until a unit's gradients have left the memory that its reduction reads. On a
  * device the stream waits, and the operation's handle stays for the sync. */
-dp_status_t dp_shards_vacate(dp_shards_t *shards, dp_span_t *span, void *stream);
-/* reduce.c: waits for the average of a group, whose figures are in its tally afterwards. */
-dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_span_t *span);
-/* reduce.c: the group's gradient memory may be given out anew. */
-void dp_span_end_step(dp_span_t *span);
+dp_status_t dp_shards_vacate(dp_shards_t *shards, dp_unit_t *unit, void *stream);
+/* reduce.c: waits for the average of a unit, whose figures are in its tally afterwards. */
+dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_unit_t *unit);
+/* reduce.c: the unit's gradient memory may be given out anew. */
+void dp_unit_end_step(dp_unit_t *unit);
 
 /* check.c: DP_CHECK: compares the weights that several ranks have. */
 dp_status_t dp_shards_compare_weights(dp_shards_t *shards);
 
-/* sync.c: DP_OK: every group's reduction is in flight. Else an error that names one that is not
+/* sync.c: DP_OK: every unit's reduction is in flight. Else an error that names one that is not
  * ready. */
 dp_status_t dp_shards_all_ready(dp_shards_t *shards);
 /* sync.c: waits for all that is in flight and says what it came to. */
 dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found);
-/* sync.c: the groups may become ready again; their gathered weights are out of date. */
+/* sync.c: the units may become ready again; their gathered weights are out of date. */
 void dp_shards_end_step(dp_shards_t *shards);
 void dp_shards_make_stale(dp_shards_t *shards);
 /* sync.c: the end of a sync that was deferred, if there is one. */

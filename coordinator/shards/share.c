@@ -4,7 +4,7 @@
  *
  *     rank 0's arena     [..row 0..........page..]        rank 0 updates row 0
  *     rank 1's arena     [......row 1......page..]        rank 1 updates row 1
- *     in each of them    [row 0][row 1]                   a view of the group, to be read only
+ *     in each of them    [row 0][row 1]                   a view of the unit, to be read only
  *
  * So a gather moves nothing. It is an allgather of one number, a token, that a rank submits once
  * its row is new: a rank that has waited for it sees all rows as they are. The other direction has
@@ -31,7 +31,7 @@
 /* In engine memory, so that tokens travel without a fused buffer. */
 typedef struct dp_share_page {
     _Atomic uint32_t viewers; /* other ranks that look at this rank's rows */
-    float tokens[];           /* [groups + 1][ranks]; the last are the syncs' */
+    float tokens[];           /* [units + 1][ranks]; the last are the syncs' */
 } dp_share_page_t;
 
 /* A rank's rows, which may outlive the object. */
@@ -40,14 +40,14 @@ struct dp_shared_rows {
     dp_context_t *context;
     dp_share_page_t *page;
     size_t count;
-    float *rows[]; /* [count]; NULL: the group is whole */
+    float *rows[]; /* [count]; NULL: the unit is whole */
 };
 
 /* ---- This rank's rows ----------------------------------------------------------------------- */
 
-static size_t row_bytes(const dp_shards_t *shards, const dp_span_t *span)
+static size_t row_bytes(const dp_shards_t *shards, const dp_unit_t *unit)
 {
-    return dp_shards_words(shards, span->layout.row) * sizeof(float);
+    return dp_shards_words(shards, unit->layout.row) * sizeof(float);
 }
 
 static int are_of_one_node(const dp_shards_t *shards)
@@ -102,10 +102,10 @@ static dp_shared_rows_t *make_rows(const dp_shards_t *shards)
     shared->page = memory;
     atomic_store_explicit(&shared->page->viewers, (uint32_t)ranks - 1, memory_order_relaxed);
     for (size_t i = 0; i < shards->count; i++) {
-        const dp_span_t *span = &shards->spans[i];
+        const dp_unit_t *unit = &shards->units[i];
 
-        if (span->is_whole) continue;
-        if (dp_alloc(shards->context, row_bytes(shards, span), &memory) != DP_OK) goto fail;
+        if (unit->is_whole) continue;
+        if (dp_alloc(shards->context, row_bytes(shards, unit), &memory) != DP_OK) goto fail;
         shared->rows[i] = memory;
     }
     return shared;
@@ -127,7 +127,7 @@ static void list_places(const dp_shards_t *shards, uint64_t *own)
         own[i + 1] = 0;
         if (shared->rows[i] == NULL) continue;
         own[i + 1] = engine->ops->views->place_of(engine, shared->rows[i],
-                                                  row_bytes(shards, &shards->spans[i]));
+                                                  row_bytes(shards, &shards->units[i]));
         if (own[i + 1] == UINT64_MAX) own[0] = UINT64_MAX;
     }
 }
@@ -158,19 +158,19 @@ static dp_status_t show_group(dp_shards_t *shards, size_t g, dp_engine_place_t *
 {
     dp_engine_t *engine = shards->context->engine;
     const int size = dp_group_size(shards->group);
-    dp_span_t *span = &shards->spans[g];
+    dp_unit_t *unit = &shards->units[g];
     const void *view;
     dp_status_t status;
 
     for (int rank = 0; rank < size; rank++)
         places[rank] = place_at(shards, rank, g + 1);
-    status = engine->ops->views->view_create(engine, places, size, row_bytes(shards, span), &view,
+    status = engine->ops->views->view_create(engine, places, size, row_bytes(shards, unit), &view,
                                              error);
-    if (status == DP_OK) span->view = view;
+    if (status == DP_OK) unit->view = view;
     return status;
 }
 
-/* Makes the views of all groups. *error: why there are none. */
+/* Makes the views of all units. *error: why there are none. */
 static dp_status_t show_rows(dp_shards_t *shards, dp_error_t *error)
 {
     const int size = dp_group_size(shards->group);
@@ -185,7 +185,7 @@ static dp_status_t show_rows(dp_shards_t *shards, dp_error_t *error)
     places = calloc((size_t)size, sizeof(*places));
     if (places == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for views");
     for (size_t g = 0; status == DP_OK && g < shards->count; g++) {
-        if (!shards->spans[g].is_whole) status = show_group(shards, g, places, error);
+        if (!shards->units[g].is_whole) status = show_group(shards, g, places, error);
     }
     free(places);
     return status;
@@ -196,12 +196,12 @@ static void hide_rows(dp_shards_t *shards)
     dp_engine_t *engine = shards->context->engine;
 
     for (size_t g = 0; g < shards->count; g++) {
-        dp_span_t *span = &shards->spans[g];
+        dp_unit_t *unit = &shards->units[g];
 
-        if (span->view == NULL) continue;
+        if (unit->view == NULL) continue;
         engine->ops->views->view_destroy(
-            engine, span->view, dp_shards_words(shards, span->layout.padded) * sizeof(float));
-        span->view = NULL;
+            engine, unit->view, dp_shards_words(shards, unit->layout.padded) * sizeof(float));
+        unit->view = NULL;
     }
 }
 
@@ -246,7 +246,7 @@ dp_status_t dp_shards_plan_sharing(dp_shards_t *shards)
     return shards->places == NULL ? dp_shards_no_memory(shards) : DP_OK;
 }
 
-/* *can becomes what it is on all ranks of a group together. */
+/* *can becomes what it is on all ranks of a unit together. */
 static dp_status_t agree(const dp_shards_t *shards, dp_group_t *group, int *can)
 {
     const uint64_t own = *can != 0;
@@ -276,15 +276,15 @@ static dp_status_t try_sharing(dp_shards_t *shards, int *can, dp_error_t *error)
 static void begin_sharing(dp_shards_t *shards)
 {
     for (size_t i = 0; i < shards->count; i++) {
-        dp_span_t *span = &shards->spans[i];
-        const size_t bytes = row_bytes(shards, span);
+        dp_unit_t *unit = &shards->units[i];
+        const size_t bytes = row_bytes(shards, unit);
 
-        if (span->is_whole) continue;
-        span->weight_row = shards->shared->rows[i];
-        span->token = shards->shared->page->tokens + i * (size_t)dp_group_size(shards->group);
+        if (unit->is_whole) continue;
+        unit->weight_row = shards->shared->rows[i];
+        unit->token = shards->shared->page->tokens + i * (size_t)dp_group_size(shards->group);
         shards->memory.weights += bytes;
         shards->memory.mapped_weights +=
-            dp_shards_words(shards, span->layout.padded) * sizeof(float) - bytes;
+            dp_shards_words(shards, unit->layout.padded) * sizeof(float) - bytes;
     }
 }
 

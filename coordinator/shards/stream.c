@@ -27,10 +27,10 @@ static dp_status_t queue_decision(dp_shards_t *shards, dp_stream_t *stream, int 
     return status == DP_OK ? device->event_record(shards->decided, stream) : status;
 }
 
-/* The handle of a group's average, in flight. */
-static dp_handle_t **average_of(dp_shards_t *shards, dp_span_t *span)
+/* The handle of a unit's average, in flight. */
+static dp_handle_t **average_of(dp_shards_t *shards, dp_unit_t *unit)
 {
-    return shards->replicas == NULL ? &span->reduce : &span->average;
+    return shards->replicas == NULL ? &unit->reduce : &unit->average;
 }
 
 /* The stream waits for every average; this thread, until all were issued to the device. */
@@ -39,7 +39,7 @@ static dp_status_t stream_waits(dp_shards_t *shards, void *native)
     dp_status_t status = dp_shards_average_all(shards, native);
 
     for (size_t i = 0; i < shards->count; i++) {
-        dp_handle_t *handle = *average_of(shards, &shards->spans[i]);
+        dp_handle_t *handle = *average_of(shards, &shards->units[i]);
         const dp_status_t waited = handle == NULL ? DP_OK : dp_stream_wait(handle, native);
 
         if (status == DP_OK) status = waited;
@@ -47,7 +47,7 @@ static dp_status_t stream_waits(dp_shards_t *shards, void *native)
     return status;
 }
 
-/* Adds the figures of all rows, of all ranks, to those of the whole groups. */
+/* Adds the figures of all rows, of all ranks, to those of the whole units. */
 static dp_status_t add_rows(dp_shards_t *shards, void *native, dp_stream_t *stream)
 {
     uint64_t *sums = shards->row_figures->sums;
@@ -70,7 +70,7 @@ static dp_status_t add_rows(dp_shards_t *shards, void *native, dp_stream_t *stre
 static void release_averages(dp_shards_t *shards)
 {
     for (size_t i = 0; i < shards->count; i++) {
-        dp_handle_t **handle = average_of(shards, &shards->spans[i]);
+        dp_handle_t **handle = average_of(shards, &shards->units[i]);
 
         dp_release(*handle);
         *handle = NULL;

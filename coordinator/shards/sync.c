@@ -2,7 +2,7 @@
  * sync.c - the end of a step of dp_shards_t: waits for all averages and decides what they mean.
  *
  * The figures behind the norm are exact (kernels/tally.c), so it does not matter how elements were
- * divided into tensors, groups and rows. A reduce-scatter of the CPU engine gives every rank the
+ * divided into tensors, units and rows. A reduce-scatter of the CPU engine gives every rank the
  * figures of all rows. Where each rank has those of its own row alone (with replicas, and engines
  * whose figures are taken behind them) one small allgather brings them together. Called on the
  * program's thread.
@@ -20,24 +20,24 @@
 
 dp_status_t dp_shards_all_ready(dp_shards_t *shards)
 {
-    const dp_span_t *first;
-    size_t place = 0; /* of the first group that is not ready */
+    const dp_unit_t *first;
+    size_t place = 0; /* of the first unit that is not ready */
     const unsigned long long sync = (unsigned long long)shards->syncs + 1;
 
     if (shards->ready_count == shards->count) return DP_OK;
     while (place + 1 < shards->count &&
-           shards->spans[place].readies >= shards->options.accumulation_steps) {
+           shards->units[place].readies >= shards->options.accumulation_steps) {
         place++;
     }
-    first = &shards->spans[place];
+    first = &shards->units[place];
     if (shards->ready_count == 0 && first->readies == 0) {
         return dp_context_error(shards->context, DP_ERR_ORDER,
-                                "shards: sync %llu without a single group ready; was there a sync "
+                                "shards: sync %llu without a single unit ready; was there a sync "
                                 "before it?",
                                 sync);
     }
-    return dp_span_error(shards, first, DP_ERR_ORDER,
-                         "sync %llu: not ready (%d of %d), %zu of %zu groups in all", sync,
+    return dp_unit_error(shards, first, DP_ERR_ORDER,
+                         "sync %llu: not ready (%d of %d), %zu of %zu units in all", sync,
                          first->readies, shards->options.accumulation_steps,
                          shards->count - shards->ready_count, shards->count);
 }
@@ -68,7 +68,7 @@ static void log_skip(const dp_shards_t *shards, const dp_gradients_result_t *fou
 
     if (!found->skip || dp_group_rank(shards->group) != 0) return;
     for (size_t i = shards->count; i > 0; i--)
-        if (shards->spans[i - 1].tally.nonfinite > 0) name = shards->spans[i - 1].name;
+        if (shards->units[i - 1].tally.nonfinite > 0) name = shards->units[i - 1].name;
     dp_log_info(&shards->context->log,
                 "sync %llu: %llu elements are Inf or NaN, the first in %s; the step is skipped",
                 (unsigned long long)shards->syncs, (unsigned long long)found->nonfinite, name);
@@ -77,14 +77,14 @@ static void log_skip(const dp_shards_t *shards, const dp_gradients_result_t *fou
 void dp_shards_end_step(dp_shards_t *shards)
 {
     for (size_t i = 0; i < shards->count; i++)
-        dp_span_end_step(&shards->spans[i]);
+        dp_unit_end_step(&shards->units[i]);
     shards->ready_count = shards->averaged = 0;
 }
 
 void dp_shards_make_stale(dp_shards_t *shards)
 {
     for (size_t i = 0; i < shards->count; i++)
-        shards->spans[i].is_stale = !shards->spans[i].is_whole;
+        shards->units[i].is_stale = !shards->units[i].is_whole;
 }
 
 dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
@@ -101,15 +101,15 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
     waited = dp_shards_average_all(shards, NULL);
     if (status == DP_OK) status = waited;
     for (size_t i = 0; i < shards->count; i++) {
-        dp_span_t *span = &shards->spans[i];
+        dp_unit_t *unit = &shards->units[i];
 
-        waited = dp_shards_finish_reduce(shards, span);
+        waited = dp_shards_finish_reduce(shards, unit);
         if (status == DP_OK) status = waited;
-        dp_tally_merge(span->is_whole ? &total : &rows, &span->tally);
+        dp_tally_merge(unit->is_whole ? &total : &rows, &unit->tally);
     }
     waited = dp_shards_finish_gathers(shards);
     if (status == DP_OK) status = waited;
-    waited = dp_span_wait(&met, NULL);
+    waited = dp_unit_wait(&met, NULL);
     if (status == DP_OK) status = waited;
     if (status == DP_OK) status = add_other_rows(shards, &rows);
     if (status == DP_OK && shards->check) status = dp_shards_compare_weights(shards);
@@ -119,7 +119,7 @@ dp_status_t dp_shards_collect(dp_shards_t *shards, dp_gradients_result_t *found)
         log_skip(shards, found);
     }
     for (size_t i = 0; i < shards->count; i++)
-        dp_tally_init(&shards->spans[i].tally);
+        dp_tally_init(&shards->units[i].tally);
     return status;
 }
 

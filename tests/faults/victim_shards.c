@@ -42,9 +42,9 @@ static dp_status_t step_of(dp_shards_t *shards)
 
 int main(int argc, char **argv)
 {
-    const dp_shard_group_t groups[GROUPS] = {{.name = "h.0", .count = WIDTH},
-                                             {.name = "h.1", .count = WIDTH},
-                                             {.name = "h.2", .count = WIDTH}};
+    const dp_shard_unit_t groups[GROUPS] = {{.name = "h.0", .count = WIDTH},
+                                            {.name = "h.1", .count = WIDTH},
+                                            {.name = "h.2", .count = WIDTH}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_t *shards = NULL;
     dp_context_t *dp;

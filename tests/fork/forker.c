@@ -180,7 +180,7 @@ static int try_calls(dp_context_t *dp)
 {
     float weight[16] = {0}, gradient[16] = {0};
     const dp_gradient_t list = {"w", weight, gradient, 16, DP_F32};
-    const dp_shard_group_t group = {.name = "s", .count = 5000};
+    const dp_shard_unit_t group = {.name = "s", .count = 5000};
     dp_gradients_t *gradients = NULL;
     dp_shards_t *shards = NULL;
     dp_handle_t *handle = NULL;

@@ -17,7 +17,7 @@
 #include "tests/gpu/ranks_shards.h"
 
 enum { GROUPS = 5, STEPS = 5, BAD = 2, THREADS = 64 };
-static const dp_shard_group_t groups[GROUPS] = {{"root", 100, 1},
+static const dp_shard_unit_t groups[GROUPS] = {{"root", 100, 1},
                                                 {"block.0", 5000, 0},
                                                 {"block.1", 5000, 0},
                                                 {"block.2", 5000, 0},

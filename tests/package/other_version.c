@@ -262,7 +262,7 @@ static void shard(void)
         dp_loss_scale_t state;
         uint64_t canary;
     } scale = {DP_LOSS_SCALE_INIT, CANARY};
-    const dp_shard_group_t group = {.name = "a", .count = 5000};
+    const dp_shard_unit_t group = {.name = "a", .count = 5000};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_t *shards;
 

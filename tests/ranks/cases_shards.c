@@ -147,13 +147,13 @@ static int reference_make(dp_context_t *dp, int passes, reference_t *reference)
 
 int shard_rig_create(dp_context_t *dp, const dp_shards_options_t *options, shard_rig_t *rig)
 {
-    dp_shard_group_t groups[SHARD_GROUPS];
+    dp_shard_unit_t groups[SHARD_GROUPS];
 
     rig->passes = options->accumulation_steps;
     for (int g = 0; g < SHARD_GROUPS; g++) {
-        groups[g] = (dp_shard_group_t){.name = shard_shapes[g].name,
-                                       .count = shard_shapes[g].count,
-                                       .is_whole = shard_shapes[g].is_whole};
+        groups[g] = (dp_shard_unit_t){.name = shard_shapes[g].name,
+                                      .count = shard_shapes[g].count,
+                                      .is_whole = shard_shapes[g].is_whole};
     }
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, SHARD_GROUPS, options, &rig->shards), DP_OK);
     for (size_t g = 0; g < SHARD_GROUPS; g++) {

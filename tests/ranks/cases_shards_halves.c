@@ -7,7 +7,7 @@
 #include "tests/ranks/cases_shards.h"
 
 enum { HALVES_GROUPS = 3 };
-static const dp_shard_group_t halves_groups[HALVES_GROUPS] = {
+static const dp_shard_unit_t halves_groups[HALVES_GROUPS] = {
     {"root", 4300, 1}, {"block", 10000, 0}, {"wte", 20012, 0}};
 
 /* What element i of group g is after `updates` updates. */
@@ -96,7 +96,7 @@ static int run_halves(dp_context_t *dp, const dp_shards_options_t *options, uint
 
 int case_shards_halves(dp_context_t *dp)
 {
-    static const dp_shard_group_t odd = {"odd", 10001, 0};
+    static const dp_shard_unit_t odd = {"odd", 10001, 0};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_t *shards;
     uint64_t first = 0;
@@ -118,7 +118,7 @@ int case_shards_halves(dp_context_t *dp)
         }
     }
     EXPECT_STATUS(dp, dp_shards_create(dp, &odd, 1, &options, &shards), DP_ERR_INVALID);
-    EXPECT_TEXT(dp, dp_error_text(dp), "group odd has 10001 elements");
+    EXPECT_TEXT(dp, dp_error_text(dp), "unit odd has 10001 elements");
     options.weights = DP_F64;
     EXPECT_STATUS(dp, dp_shards_create(dp, halves_groups, HALVES_GROUPS, &options, &shards),
                   DP_ERR_INVALID);

@@ -62,7 +62,7 @@ static int misuse_weight_slots(dp_context_t *dp, dp_shards_t *shards)
     EXPECT_STATUS(dp, shards_wait(shards, 2, &weights), DP_OK);
     EXPECT_STATUS(dp, dp_shards_gather(shards, 3, NULL), DP_OK); /* a hint without room */
     EXPECT_STATUS(dp, shards_wait(shards, 3, &weights), DP_ERR_ORDER);
-    EXPECT_TEXT(dp, dp_error_text(dp), "all 2 slots for groups of 10000 elements are in use");
+    EXPECT_TEXT(dp, dp_error_text(dp), "all 2 slots for units of 10000 elements are in use");
     EXPECT_STATUS(dp, dp_shards_load(shards, 3, weights), DP_ERR_ORDER);
     EXPECT_STATUS(dp, dp_shards_release(shards, 2), DP_OK);
     EXPECT_STATUS(dp, shards_wait(shards, 3, &weights), DP_OK);
@@ -95,7 +95,7 @@ static int misuse_ready(dp_context_t *dp, dp_shards_t *shards)
     float *gradients;
 
     EXPECT_STATUS(dp, dp_shards_sync(shards, NULL), DP_ERR_ORDER);
-    EXPECT_TEXT(dp, dp_error_text(dp), "without a single group ready");
+    EXPECT_TEXT(dp, dp_error_text(dp), "without a single unit ready");
     for (size_t g = 0; g + 1 < SHARD_GROUPS; g++) {
         EXPECT_STATUS(dp, dp_shards_gradients(shards, g, NULL, &gradients), DP_OK);
         memset(gradients, 0, shard_shapes[g].count * sizeof(float));
@@ -104,7 +104,7 @@ static int misuse_ready(dp_context_t *dp, dp_shards_t *shards)
         EXPECT_STATUS(dp, dp_shards_gradients(shards, g, NULL, &gradients), DP_ERR_ORDER);
     }
     EXPECT_STATUS(dp, dp_shards_sync(shards, NULL), DP_ERR_ORDER);
-    EXPECT_TEXT(dp, dp_error_text(dp), "group wte");
+    EXPECT_TEXT(dp, dp_error_text(dp), "unit wte");
     EXPECT_STATUS(dp, dp_shards_loss_scale_get(shards, &state), DP_ERR_ORDER);
     return 0;
 }
@@ -142,7 +142,7 @@ int case_shards_order(dp_context_t *dp)
 
 int case_shards_arguments(dp_context_t *dp)
 {
-    dp_shard_group_t groups[2] = {{.name = "a", .count = 10}, {.name = "b", .count = 20}};
+    dp_shard_unit_t groups[2] = {{.name = "a", .count = 10}, {.name = "b", .count = 20}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_memory_t memory = DP_SHARDS_MEMORY_INIT;
     dp_shard_row_t row = DP_SHARD_ROW_INIT;
@@ -153,7 +153,7 @@ int case_shards_arguments(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, 0, NULL, &shards), DP_ERR_INVALID);
     groups[1].name = "a";
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, 2, NULL, &shards), DP_ERR_INVALID);
-    EXPECT_TEXT(dp, dp_error_text(dp), "two groups are called a");
+    EXPECT_TEXT(dp, dp_error_text(dp), "two units are called a");
     groups[1].name = "b";
     groups[1].count = 0;
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, 2, NULL, &shards), DP_ERR_INVALID);
@@ -196,17 +196,17 @@ int case_shards_arguments(dp_context_t *dp)
  */
 int case_shards_lists(dp_context_t *dp)
 {
-    dp_shard_group_t groups[2] = {{.name = "a", .count = 10}, {.name = "b", .count = 20}};
+    dp_shard_unit_t groups[2] = {{.name = "a", .count = 10}, {.name = "b", .count = 20}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     const int is_last = dp_rank(dp) == dp_size(dp) - 1;
     dp_shards_t *shards;
 
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, is_last ? 1 : 2, NULL, &shards),
                   DP_ERR_MISMATCH);
-    EXPECT_TEXT(dp, dp_error_text(dp), "groups");
+    EXPECT_TEXT(dp, dp_error_text(dp), "units");
     if (is_last) groups[1].count--;
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, 2, NULL, &shards), DP_ERR_MISMATCH);
-    EXPECT_TEXT(dp, dp_error_text(dp), "group 1 is b");
+    EXPECT_TEXT(dp, dp_error_text(dp), "unit 1 is b");
     groups[1].count = 20;
     if (is_last) options.stage = DP_SHARD_WEIGHTS;
     EXPECT_STATUS(dp, dp_shards_create(dp, groups, 2, &options, &shards), DP_ERR_MISMATCH);
@@ -329,7 +329,7 @@ int case_shards_prefetch(dp_context_t *dp)
 /* What the program leaves, with a gather in flight, dp_finalize() ends. */
 int case_shards_left(dp_context_t *dp)
 {
-    const dp_shard_group_t groups[1] = {{.name = "a", .count = 100000}};
+    const dp_shard_unit_t groups[1] = {{.name = "a", .count = 100000}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_t *shards;
 

@@ -17,7 +17,7 @@ static int is_one_node(const dp_context_t *dp)
 static int make_one_group(dp_context_t *dp, dp_shard_stage_t stage, dp_shards_t **shards,
                           dp_shard_row_t *row)
 {
-    const dp_shard_group_t groups[1] = {{.name = "a", .count = COUNT}};
+    const dp_shard_unit_t groups[1] = {{.name = "a", .count = COUNT}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
 
     options.stage = stage;

@@ -219,14 +219,14 @@ static int create_shards(gpt2_sharding_t *self, const gpt2_strategy_settings_t *
     const gpt2_layout_t *layout = self->replica->layout;
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_memory_t memory = DP_SHARDS_MEMORY_INIT;
-    dp_shard_group_t *groups = calloc(self->groups, sizeof(*groups));
+    dp_shard_unit_t *groups = calloc(self->groups, sizeof(*groups));
     dp_status_t status;
 
     if (groups == NULL) return gpt2_fail(error, "out of memory for %zu groups", self->groups);
     for (size_t i = 0; i < self->groups; i++) {
-        groups[i] = (dp_shard_group_t){.name = layout->groups[i].name,
-                                       .count = layout->groups[i].count,
-                                       .is_whole = i == GPT2_GROUP_ROOT};
+        groups[i] = (dp_shard_unit_t){.name = layout->groups[i].name,
+                                      .count = layout->groups[i].count,
+                                      .is_whole = i == GPT2_GROUP_ROOT};
     }
     options.stage = stages[settings->shard];
     options.wire = gpt2_dp_wire(settings->wire);

@@ -389,7 +389,7 @@ static void gradients_fail_cleanly_at_every_allocation(void **state)
 
 static void shards_fail_cleanly_at_every_allocation(void **state)
 {
-    dp_shard_group_t groups[4] = {
+    dp_shard_unit_t groups[4] = {
         {.name = "a", .count = 9}, {.name = "b", .count = 9}, {.name = "c", .count = 9}};
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;
     dp_shards_t *shards = NULL;
@@ -397,7 +397,7 @@ static void shards_fail_cleanly_at_every_allocation(void **state)
     int n;
 
     (void)state;
-    groups[3] = (dp_shard_group_t){.name = "d", .count = 5, .is_whole = 1};
+    groups[3] = (dp_shard_unit_t){.name = "d", .count = 5, .is_whole = 1};
     options.stage = DP_SHARD_WEIGHTS;
     assert_int_equal(create(&dp), DP_OK);
     for (n = 1; n < LIMIT; n++) {

@@ -1,5 +1,5 @@
 /*
- * span.c - a group of dp_shards_t by itself: its errors, its operations under its name, and where
+ * unit.c - a unit of dp_shards_t by itself: its errors, its operations under its name, and where
  * its weights and gradients lie.
  *
  * The lowest file of this folder: it calls none of the others. Called on the program's thread.
@@ -14,7 +14,7 @@
 
 /* ---- Names and errors ----------------------------------------------------------------------- */
 
-dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_status_t status,
+dp_status_t dp_unit_error(const dp_shards_t *shards, const dp_unit_t *unit, dp_status_t status,
                           const char *format, ...)
 {
     char reason[DP_ERROR_TEXT_MAX];
@@ -23,27 +23,27 @@ dp_status_t dp_span_error(const dp_shards_t *shards, const dp_span_t *span, dp_s
     va_start(list, format);
     vsnprintf(reason, sizeof(reason), format, list);
     va_end(list);
-    return dp_context_error(shards->context, status, "shards: group %s: %s", span->name, reason);
+    return dp_context_error(shards->context, status, "shards: unit %s: %s", unit->name, reason);
 }
 
 dp_status_t dp_shards_no_memory(const dp_shards_t *shards)
 {
-    return dp_context_error(shards->context, DP_ERR_NO_MEMORY, "shards: no memory for %zu groups",
+    return dp_context_error(shards->context, DP_ERR_NO_MEMORY, "shards: no memory for %zu units",
                             shards->count);
 }
 
-dp_status_t dp_shards_span(const dp_shards_t *shards, size_t g, dp_span_t **span)
+dp_status_t dp_shards_unit(const dp_shards_t *shards, size_t g, dp_unit_t **unit)
 {
     if (shards == NULL || dp_context_is_forked(shards->context)) return DP_ERR_INVALID;
     if (g >= shards->count) {
-        return dp_context_error(shards->context, DP_ERR_INVALID, "shards: group %zu, there are %zu",
+        return dp_context_error(shards->context, DP_ERR_INVALID, "shards: unit %zu, there are %zu",
                                 g, shards->count);
     }
-    *span = &shards->spans[g];
+    *unit = &shards->units[g];
     return DP_OK;
 }
 
-dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_group_t *group,
+dp_status_t dp_unit_submit(const dp_shards_t *shards, const dp_unit_t *unit, dp_group_t *group,
                            dp_collective_t collective, const char *purpose, const float *in,
                            float *out, size_t count, const dp_options_t *options,
                            dp_figures_t *figures, dp_handle_t **handle)
@@ -54,7 +54,7 @@ dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_
     char name[DP_NAME_MAX + 1];
 
     (void)shards;
-    snprintf(name, sizeof(name), "%s/%s", span->name, purpose);
+    snprintf(name, sizeof(name), "%s/%s", unit->name, purpose);
     return dp_submit(group,
                      &(dp_submit_t){.collective = collective,
                                     .name = name,
@@ -67,7 +67,7 @@ dp_status_t dp_span_submit(const dp_shards_t *shards, const dp_span_t *span, dp_
                      handle);
 }
 
-dp_status_t dp_span_wait(dp_handle_t **handle, void *stream)
+dp_status_t dp_unit_wait(dp_handle_t **handle, void *stream)
 {
     dp_handle_t *waited = *handle;
     dp_status_t status;
@@ -82,21 +82,21 @@ dp_status_t dp_span_wait(dp_handle_t **handle, void *stream)
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
-float *dp_span_gather_target(const dp_span_t *span)
+float *dp_unit_gather_target(const dp_unit_t *unit)
 {
-    return span->weights != NULL       ? span->weights
-           : span->weight_slot != NULL ? span->weight_slot->memory
+    return unit->weights != NULL       ? unit->weights
+           : unit->weight_slot != NULL ? unit->weight_slot->memory
                                        : NULL;
 }
 
-const float *dp_span_all_weights(const dp_span_t *span)
+const float *dp_unit_all_weights(const dp_unit_t *unit)
 {
-    return span->view != NULL ? span->view : dp_span_gather_target(span);
+    return unit->view != NULL ? unit->view : dp_unit_gather_target(unit);
 }
 
-float *dp_span_all_gradients(const dp_span_t *span)
+float *dp_unit_all_gradients(const dp_unit_t *unit)
 {
-    return span->gradients != NULL       ? span->gradients
-           : span->gradient_slot != NULL ? span->gradient_slot->memory
+    return unit->gradients != NULL       ? unit->gradients
+           : unit->gradient_slot != NULL ? unit->gradient_slot->memory
                                          : NULL;
 }
