@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 #define DP_VERSION_MAJOR 0
-#define DP_VERSION_MINOR 2
+#define DP_VERSION_MINOR 3
 #define DP_VERSION_PATCH 0
 
 #define DP_NAME_MAX 255 /* bytes of a tensor's name, without the terminator */
@@ -270,7 +270,7 @@ DP_API const char *dp_error_text(const dp_context_t *context);
  * blocks. */
 DP_API dp_status_t dp_async_error(const dp_context_t *context);
 
-/* "0.2.0", and a line of features: "0.2.0 ucx 1.13.1 cuda no ...". Static. */
+/* "0.3.0", and a line of features: "0.3.0 ucx 1.13.1 cuda no ...". Static. */
 DP_API const char *dp_version(void);
 DP_API const char *dp_build_info(void);
 

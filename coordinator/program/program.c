@@ -17,9 +17,10 @@
  * - Each launch has a digest of its content, which the engine compares before it touches another
  *   rank's memory. It rides in the arrival that the engine waits for anyway.
  * - Each heartbeat between neighbours in the tree carries, for each ordered group of the sender,
- * the position and digest of a chain of all submissions to it (chain.h). Members compare, others
- * skip it. This finds what no engine operation can: ranks that wait in different operations, a rank
- *   that has finalized, an engine that cannot compare. It takes two members that are neighbours.
+ *   the position and digest of a chain of all submissions to it (chain.h). Members compare, others
+ *   skip it. This finds what no engine operation can: ranks that wait in different operations, a
+ *   rank that has finalized, an engine that cannot compare. It takes two members that are
+ *   neighbours.
  * A rank that finds a difference by either check sends its neighbours its latest entries in that
  * group as text. On any path of the tree between two ranks of the world that differ there are
  * neighbours that differ; they name the first entry in which they do, and the world ends with that

@@ -2,7 +2,7 @@
  * order.h - a group becomes ordered (DP_ORDER_PROGRAM): its ranks choose a lane of the data plane,
  * and its launches come in the program's order from then on.
  *
- * Called by group.c and context.c on the program's threads. It owns dp_context_t.lane_users and
+ * Called by group.c and init.c on the program's threads. It owns dp_context_t.lane_users and
  * dp_group_t.ordered. It must not know what is launched.
  */
 #ifndef DP_COORDINATOR_ORDER_H

@@ -1,8 +1,8 @@
 /*
  * protocol.h - what dprun and the stations of its nodes tell each other over a link.h.
  *
- * A station is `dprun --station`, one per node. On its node it does for its ranks what dprun does on
- * one machine: it has an agent below it (agent.c), and relays.
+ * A station is `dprun --station`, one per node. On its node it does for its ranks what dprun does
+ * on one machine: it has an agent below it (agent.c), and relays.
  *
  *   ticket   before the link: through ssh's or srun's standard input, or from --meet and a file
  *   START    what to run; the station looks whether it can: ABOUT, or REFUSED

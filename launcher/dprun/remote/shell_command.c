@@ -43,7 +43,8 @@ static void add(builder_t *builder, const char *word)
 static dp_status_t finish(const builder_t *builder, dp_error_t *error)
 {
     if (!builder->failed) return DP_OK;
-    return dp_error_set(error, DP_ERR_CONFIG, "the command that starts a node's station is too long");
+    return dp_error_set(error, DP_ERR_CONFIG,
+                        "the command that starts a node's station is too long");
 }
 
 /* Quotes for the remote user's shell, whichever it is: "exec '/opt/dp/bin/dprun' --station". */

@@ -1,5 +1,6 @@
 /*
- * station.h - dprun's end on a node: `dprun --station`, or `dprun --node` on all nodes but the first.
+ * station.h - dprun's end on a node: `dprun --station`, or `dprun --node` on all nodes but the
+ * first.
  */
 #ifndef DP_LAUNCHER_STATION_H
 #define DP_LAUNCHER_STATION_H
