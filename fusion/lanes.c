@@ -8,56 +8,62 @@
  */
 #include "fusion/pipeline_internal.h"
 
-/* Streams, and a queue with a launch thread, for all groups that use the lane. */
+/* Streams, and a queue with a launch thread, for all groups that use the lane. Any thread. */
 static dp_status_t start_lane(dp_pipeline_t *pipeline, dp_lane_t lane)
 {
     dp_launch_queue_t *queue = &pipeline->queues[lane];
-    dp_status_t status;
+    dp_status_t status = DP_OK;
 
-    if (queue->is_started) return DP_OK;
-    status = dp_lane_open(pipeline, lane);
-    if (status != DP_OK) return status;
-    status = dp_launch_queue_start(queue);
-    if (status != DP_OK) dp_lane_close(pipeline, lane);
+    pthread_mutex_lock(&pipeline->opening);
+    if (!queue->is_started) {
+        status = dp_lane_open(pipeline, lane);
+        if (status == DP_OK) {
+            status = dp_launch_queue_start(queue);
+            if (status != DP_OK) dp_lane_close(pipeline, lane);
+        }
+    }
+    pthread_mutex_unlock(&pipeline->opening);
     return status;
 }
 
-dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane)
+dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane,
+                              dp_lane_t gather_lane)
 {
+    dp_pipeline_group_t *at = group != NULL ? group : &pipeline->world;
     dp_status_t status;
 
     DP_ASSERT(lane >= DP_LANE_ORDERED && lane < DP_LANE_COUNT);
-    pthread_mutex_lock(&pipeline->opening);
     status = start_lane(pipeline, lane);
-    if (status == DP_OK) (group != NULL ? group : &pipeline->world)->own_lane = lane;
-    pthread_mutex_unlock(&pipeline->opening);
-    return status;
+    if (status != DP_OK) return status;
+    at->own_lane = lane;
+    at->gather_lane = gather_lane;
+    return DP_OK;
 }
 
 /* From the next launch on the group's gathers travel in that lane. On an asynchronous device the
  * launch thread makes it, when it comes to this launch. */
 static void open_gather_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch,
-                             dp_pipeline_group_t *group)
+                             dp_pipeline_group_t *group, dp_lane_t lane)
 {
-    const dp_status_t status =
-        pipeline->device->ops->is_async ? DP_OK : start_lane(pipeline, DP_LANE_GATHER);
+    const dp_status_t status = pipeline->device->ops->is_async ? DP_OK : start_lane(pipeline, lane);
 
     if (status != DP_OK) {
         dp_lane_break(pipeline, status);
         return;
     }
-    launch->opens_gather_lane = 1;
+    launch->opens_gather_lane = lane == DP_LANE_GATHER; /* the engine has opened the others */
     atomic_store_explicit(&group->has_gather_lane, 1, memory_order_release);
 }
 
 dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
-                           dp_collective_t collective)
+                           int is_ordered, dp_collective_t collective)
 {
     const dp_pipeline_group_t *at = group != NULL ? group : &pipeline->world;
 
-    if (dp_lane_of(collective) == DP_LANE_MAIN) return DP_LANE_MAIN;
-    return atomic_load_explicit(&at->has_gather_lane, memory_order_acquire) ? DP_LANE_GATHER
-                                                                            : DP_LANE_MAIN;
+    if (dp_lane_of(collective) == DP_LANE_MAIN ||
+        !atomic_load_explicit(&at->has_gather_lane, memory_order_acquire))
+        return is_ordered ? at->own_lane : DP_LANE_MAIN;
+    return is_ordered ? at->gather_lane : DP_LANE_GATHER;
 }
 
 static size_t count_gathers(const dp_pipeline_launch_t *launch, int *has_allgather)
@@ -114,22 +120,22 @@ static void add_to_lane(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, d
 void dp_pipeline_submit(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch, int progress_lane)
 {
     dp_pipeline_group_t *group = launch->group != NULL ? launch->group : &pipeline->world;
+    const dp_lane_t gather_lane =
+        launch->lane == DP_LANE_MAIN ? DP_LANE_GATHER : group->gather_lane;
     int has_allgather;
     const size_t gathers = count_gathers(launch, &has_allgather);
     dp_pipeline_launch_t *part = NULL;
-    dp_lane_t lane = DP_LANE_MAIN;
+    dp_lane_t lane = launch->lane;
 
-    if (launch->lane >= DP_LANE_ORDERED) {
-        lane = launch->lane;
-    } else if (gathers > 0 && atomic_load_explicit(&group->has_gather_lane, memory_order_relaxed)) {
+    if (gathers > 0 && atomic_load_explicit(&group->has_gather_lane, memory_order_relaxed)) {
         if (gathers == launch->item_count) {
-            lane = DP_LANE_GATHER;
+            lane = gather_lane;
         } else {
             part = cut_gathers(pipeline, launch, gathers);
         }
-    } else if (has_allgather && !dp_pipeline_is_aborted(pipeline)) {
-        open_gather_lane(pipeline, launch, group);
+    } else if (has_allgather && gather_lane != DP_LANE_MAIN && !dp_pipeline_is_aborted(pipeline)) {
+        open_gather_lane(pipeline, launch, group, gather_lane);
     }
     add_to_lane(pipeline, launch, lane, progress_lane);
-    if (part != NULL) add_to_lane(pipeline, part, DP_LANE_GATHER, progress_lane);
+    if (part != NULL) add_to_lane(pipeline, part, gather_lane, progress_lane);
 }

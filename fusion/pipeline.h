@@ -48,7 +48,8 @@ typedef struct dp_pipeline_group {
     dp_engine_group_t *engine; /* NULL: the world */
     int rank, size;            /* this rank in it */
     /* the pipeline's; zero at the start */
-    dp_lane_t own_lane; /* of an ordered group, by dp_pipeline_order(); else the main one */
+    dp_lane_t own_lane;    /* of an ordered group, by dp_pipeline_order(); else the main one */
+    dp_lane_t gather_lane; /* likewise; the main one: its gathers travel in its own lane */
     _Atomic int has_gather_lane; /* stored by the thread that submits */
     _Atomic int beside; /* launches in another lane than the main one that are not over; not of the
                            world */
@@ -147,13 +148,16 @@ dp_status_t dp_pipeline_launch_take(dp_pipeline_t *pipeline, size_t item_count,
 void dp_pipeline_launch_give(dp_pipeline_t *pipeline, dp_pipeline_launch_t *launch);
 
 /* Opens an ordered lane, unless it is open. The launches of this group (NULL: the world) that say
- * so travel there. Before the first of them; any thread. On failure the group has none. */
-dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane);
+ * so travel there; gather_lane: another one, for its gathers behind the first allgather, or
+ * DP_LANE_MAIN. Before the first of them; any thread. On failure the group has none. */
+dp_status_t dp_pipeline_order(dp_pipeline_t *pipeline, dp_pipeline_group_t *group, dp_lane_t lane,
+                              dp_lane_t gather_lane);
 
-/* The lane in which an agreed operation of this group (NULL: the world) would travel if it were
- * submitted next. For the thread that submits exact; for others a guess. */
+/* The lane in which an operation of this group (NULL: the world) would travel if it were submitted
+ * next. is_ordered: it is one of an ordered group's. For the thread that submits exact; for others
+ * a guess. */
 dp_lane_t dp_pipeline_lane(const dp_pipeline_t *pipeline, const dp_pipeline_group_t *group,
-                           dp_collective_t collective);
+                           int is_ordered, dp_collective_t collective);
 
 #define DP_PIPELINE_NO_PROGRESS (-1)
 

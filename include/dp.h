@@ -171,7 +171,8 @@ typedef enum dp_wire {
  * NULL: the next operation in the group's order.
  *
  * Operations of different groups do not wait for each other. Only where one rank is in more than
- * four ordered groups do some share a lane; these must be used in one order on all their ranks.
+ * four ordered groups (an ordered world counts twice) do some share a lane; these must be used in
+ * one order on all their ranks.
  */
 typedef enum dp_order {
     DP_ORDER_DEFAULT = 0, /* the setting DP_ORDER, or negotiated */

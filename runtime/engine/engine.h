@@ -59,7 +59,8 @@ const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
 typedef enum dp_lane {
     DP_LANE_MAIN = 0,    /* all that the ranks agree on, as long as a group has no gather lane */
     DP_LANE_GATHER = 1,  /* its broadcasts and allgathers, once it has one */
-    DP_LANE_ORDERED = 2, /* this one and those above: ordered groups */
+    DP_LANE_ORDERED = 2, /* this one and those above: ordered groups; an ordered world has this */
+    DP_LANE_ORDERED_GATHER = 3, /* and, on CPUs, for gathers this one */
     DP_LANE_COUNT = 6
 } dp_lane_t;
 

@@ -259,9 +259,8 @@ dp_lane_t dp_request_lane(const dp_handle_t *request)
     const dp_context_t *context = request->context;
     const dp_group_t *group = request->group;
 
-    if (request->program_op.group != NULL) return group->plane.own_lane;
     return dp_pipeline_lane(context->pipeline, group == &context->world ? NULL : &group->plane,
-                            request->collective);
+                            request->program_op.group != NULL, request->collective);
 }
 
 /* ---- DP_CHECK ------------------------------------------------------------------------------- */

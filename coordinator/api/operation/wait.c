@@ -98,7 +98,7 @@ static void progress_ordered(dp_handle_t *request, uint32_t wanted, uint64_t dea
 {
     dp_context_t *context = request->context;
     const int carries = may_progress(request, deadline);
-    const dp_lane_t lane = request->group->plane.own_lane;
+    const dp_lane_t lane = dp_request_lane(request);
 
     if (carries) dp_pipeline_progress_begin(context->pipeline, lane);
     dp_program_wait(context->program, &request->program_op);

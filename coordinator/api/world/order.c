@@ -39,11 +39,12 @@ static dp_status_t open_lane(dp_context_t *context, dp_lane_t lane, const void *
 }
 
 /* The group's launches are the program's from here on. */
-static dp_status_t begin_order(dp_group_t *group, dp_lane_t lane, dp_error_t *error)
+static dp_status_t begin_order(dp_group_t *group, dp_lane_t lane, dp_lane_t gather_lane,
+                               dp_error_t *error)
 {
     dp_context_t *context = group->context;
     dp_pipeline_group_t *plane = group == &context->world ? NULL : &group->plane;
-    dp_status_t status = dp_pipeline_order(context->pipeline, plane, lane);
+    dp_status_t status = dp_pipeline_order(context->pipeline, plane, lane, gather_lane);
 
     group->ordered.uid = group->about.uid;
     group->ordered.size = group->size;
@@ -59,14 +60,21 @@ static dp_status_t begin_order(dp_group_t *group, dp_lane_t lane, dp_error_t *er
     return DP_OK;
 }
 
+/* A second lane for its gathers, so that weights do not wait behind gradients. On a GPU one
+ * communicator carries all of an ordered group. */
 dp_status_t dp_order_world(dp_context_t *context, dp_error_t *error)
 {
-    const void *address;
+    const dp_lane_t gather_lane =
+        context->device->ops->is_async ? DP_LANE_MAIN : DP_LANE_ORDERED_GATHER;
+    const void *address; /* the engine has told it */
     size_t bytes;
-    const dp_status_t status =
-        open_lane(context, DP_LANE_ORDERED, &address, &bytes, error); /* the engine told it */
+    dp_status_t status = open_lane(context, DP_LANE_ORDERED, &address, &bytes, error);
 
-    return status == DP_OK ? begin_order(&context->world, DP_LANE_ORDERED, error) : status;
+    if (status == DP_OK && gather_lane != DP_LANE_MAIN)
+        status = open_lane(context, gather_lane, &address, &bytes, error);
+    if (status == DP_OK) status = begin_order(&context->world, DP_LANE_ORDERED, gather_lane, error);
+    if (status == DP_OK && gather_lane != DP_LANE_MAIN) count_lane(context, gather_lane, 1);
+    return status;
 }
 
 /* ---- Groups --------------------------------------------------------------------------------- */
@@ -152,7 +160,7 @@ dp_status_t dp_order_group(dp_group_t *group)
     status = open_lane(context, lane, &address, &bytes, &error);
     if (status == DP_OK && context->engine->ops->lane_meet != NULL && has_several_nodes(group))
         status = exchange_addresses(group, lane, address, bytes);
-    if (status == DP_OK) status = begin_order(group, lane, &error);
+    if (status == DP_OK) status = begin_order(group, lane, DP_LANE_MAIN, &error);
     if (status == DP_OK) return DP_OK;
     dp_loop_abort(context->loop, status, error.text[0] != '\0' ? error.text : "no ordered lane");
     return status;

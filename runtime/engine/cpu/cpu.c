@@ -429,7 +429,7 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
 static dp_status_t make_lanes(dp_cpu_engine_t *engine, dp_error_t *error)
 {
     const int is_ordered = engine->config->order == DP_CONFIG_ORDER_PROGRAM;
-    const int count = is_ordered ? DP_LANE_ORDERED + 1 : DP_LANE_ORDERED;
+    const int count = is_ordered ? DP_LANE_ORDERED_GATHER + 1 : DP_LANE_ORDERED;
     dp_status_t status = DP_OK;
 
     for (int i = 0; i < count && status == DP_OK && engine->topology->node_count > 1; i++)

@@ -103,11 +103,11 @@ typedef struct dp_cpu_lane {
 struct dp_cpu_group {
     dp_cpu_engine_t *engine;
     dp_cpu_lane_t *lane;
-    dp_cpu_group_t *next;          /* of the engine's */
-    dp_cpu_group_t *beside;        /* the same ranks in the other lane they use, the gather lane or
-                                      an ordered one, whose run_lock guards this; NULL: not yet */
-    uint32_t uid;                  /* 0: the world, and pairs */
-    uint32_t group_index;          /* likewise */
+    dp_cpu_group_t *next;                  /* of the engine's */
+    dp_cpu_group_t *beside[DP_LANE_COUNT]; /* the same ranks in other lanes than the main one, each
+                                              guarded by its lane's run_lock; NULL: not yet */
+    uint32_t uid;                          /* 0: the world, and pairs */
+    uint32_t group_index;                  /* likewise */
     int is_pair;                   /* two ranks that send to each other, whatever their group */
     char title[DP_CPU_TITLE_ROOM]; /* for texts: " of group 'x'"; "" for the world */
     const dp_topology_t *topology; /* borrowed, or own_topology */

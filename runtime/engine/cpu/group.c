@@ -101,8 +101,10 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 {
     dp_arena_t *arena = group->engine->arena;
 
-    if (group->beside != NULL) dp_cpu_group_end(group->beside);
-    group->beside = NULL;
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
+        if (group->beside[i] != NULL) dp_cpu_group_end(group->beside[i]);
+        group->beside[i] = NULL;
+    }
     for (int i = 0; i < 2; i++) {
         dp_arena_free(arena, group->publications[i].grown[0]);
         dp_arena_free(arena, group->publications[i].grown[1]);
@@ -115,7 +117,8 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 void dp_cpu_group_free(dp_cpu_group_t *group)
 {
     if (group == NULL) return;
-    dp_cpu_group_free(group->beside);
+    for (int i = 0; i < DP_LANE_COUNT; i++)
+        dp_cpu_group_free(group->beside[i]);
     dp_control_close(&group->control);
     dp_inter_node_destroy(group->inter_node);
     dp_layout_fini(&group->layout);
@@ -221,14 +224,14 @@ dp_status_t dp_cpu_group_beside(dp_cpu_group_t *group, dp_lane_t index, dp_cpu_g
     dp_cpu_lane_t *lane = &group->engine->lanes[index];
     dp_status_t status = DP_OK;
 
-    if (group->beside == NULL) {
+    if (group->beside[index] == NULL) {
         status = dp_cpu_lane_prepare(lane, error);
         if (status != DP_OK) return status;
-        status = make_group(lane, &members, record_numbers, &group->beside, error);
-        if (group->beside == NULL) return status;
-        memcpy(group->beside->title, group->title, sizeof(group->title));
+        status = make_group(lane, &members, record_numbers, &group->beside[index], error);
+        if (group->beside[index] == NULL) return status;
+        memcpy(group->beside[index]->title, group->title, sizeof(group->title));
     }
-    *out = group->beside;
+    *out = group->beside[index];
     return DP_OK;
 }
 
