@@ -103,8 +103,9 @@ void dp_outbox_up(dp_negotiator_t *n); /* the news and notices, into the open fr
 void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice);
 void dp_outbox_partial(dp_negotiator_t *n, dp_entry_t *entry); /* it waits too long: PARTIAL */
-int dp_outbox_refers(const dp_negotiator_t *n, const dp_entry_t *entry); /* a notice is about it */
-void dp_outbox_forget(dp_negotiator_t *n, const dp_entry_t *entry);      /* it is going */
+/* It is going. */
+void dp_outbox_forget_news(dp_negotiator_t *n, const dp_entry_t *entry);
+void dp_outbox_forget_notices(dp_negotiator_t *n, const dp_entry_t *entry);
 /* Refers an item to an entry's tensor; what only some items carry is reset. */
 void dp_item_ref(dp_item_t *item, dp_item_kind_t kind, const dp_entry_t *entry);
 
