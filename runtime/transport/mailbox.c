@@ -92,19 +92,46 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox)
 
 /* ---- For the owner -------------------------------------------------------------------------- */
 
-/* fallocate() makes the pages now, by a call that can fail: a first access that found no memory
- * would be a SIGBUS. */
-static int make_file(dp_mailbox_t *mailbox, size_t bytes)
+/* what: the call that failed, with errno. */
+static dp_status_t no_file(dp_error_t *error, const char *what, const char *needs)
 {
+    return dp_error_set(error, DP_ERR_SYSTEM, "no shared memory for messages: %s: %s%s", what,
+                        strerror(errno), needs);
+}
+
+/* Makes the pages now, by a call that can fail: a first access that found no memory would be a
+ * SIGBUS. write() does what fallocate() does, which some sandboxes refuse. */
+static int fill_file(int file, size_t bytes)
+{
+    static const char zeros[1 << 16];
+    size_t done = 0;
+
+    while (done < bytes) {
+        const ssize_t written = write(file, zeros, dp_min(bytes - done, sizeof(zeros)));
+
+        if (written < 0 && errno != EINTR) return -1;
+        if (written > 0) done += (size_t)written;
+    }
+    return 0;
+}
+
+static dp_status_t make_file(dp_mailbox_t *mailbox, size_t bytes, dp_error_t *error)
+{
+    static const char needs[] =
+        " (it takes Linux 3.17 or newer, and a sandbox that permits the call)";
+
     if (dp_limits_file_bytes() < bytes) { /* or SIGXFSZ ends the program */
         errno = EFBIG;
-        return -1;
+        return no_file(error, "the limit on the size of files", "");
     }
+    mailbox->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (mailbox->doorbell < 0) return no_file(error, "eventfd", "");
     mailbox->file = memfd_create("dp-mailbox", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (mailbox->file < 0 || ftruncate(mailbox->file, (off_t)bytes) != 0) return -1;
-    if (fallocate(mailbox->file, 0, 0, (off_t)bytes) != 0) return -1;
-    if (fcntl(mailbox->file, F_ADD_SEALS, SEALS) != 0) return -1;
-    return map_mailbox(mailbox, mailbox->file, bytes);
+    if (mailbox->file < 0) return no_file(error, "memfd_create", needs);
+    if (fill_file(mailbox->file, bytes) != 0) return no_file(error, "write", "");
+    if (fcntl(mailbox->file, F_ADD_SEALS, SEALS) != 0)
+        return no_file(error, "its size cannot be sealed, F_ADD_SEALS", needs);
+    return map_mailbox(mailbox, mailbox->file, bytes) == 0 ? DP_OK : no_file(error, "mmap", "");
 }
 
 dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int count,
@@ -112,6 +139,7 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
 {
     dp_mailbox_t *mailbox;
     header_t *header;
+    dp_status_t status;
 
     if (count > RANKS_MAX) {
         return dp_error_set(error, DP_ERR_UNSUPPORTED, "%d neighbours are more than %d", count,
@@ -119,11 +147,10 @@ dp_status_t dp_mailbox_create(int rank, uint64_t tag, const int *ranks, int coun
     }
     mailbox = alloc_mailbox();
     if (mailbox == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
-    mailbox->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (mailbox->doorbell < 0 || make_file(mailbox, mailbox_bytes(count)) != 0) {
-        dp_error_set(error, DP_ERR_SYSTEM, "no shared memory: %s", strerror(errno));
+    status = make_file(mailbox, mailbox_bytes(count), error);
+    if (status != DP_OK) {
         dp_mailbox_destroy(mailbox);
-        return DP_ERR_SYSTEM;
+        return status;
     }
     mailbox->ring_count = count;
     mailbox->ring_index = -1;
