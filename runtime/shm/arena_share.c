@@ -280,9 +280,12 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
      */
     for (int i = 0; i < share.local_size; i++)
         fds[i] = -1;
-    if (values == NULL || bytes == NULL)
-        status = dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
-    if (status == DP_OK && leads) status = open_door(&share, name, &door, error);
+    if (values == NULL || bytes == NULL) {
+        free(values);
+        free(bytes);
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "shared memory: no memory");
+    }
+    if (leads) status = open_door(&share, name, &door, error);
     if (status == DP_OK) {
         status = bootstrap->ops->exchange(bootstrap, "arena", name, sizeof(name), values, bytes,
                                           deadline_ns, error);
@@ -303,7 +306,7 @@ dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topol
     if (share.members != NULL) close_fds(share.members, share.local_size);
     free(share.members);
     dp_door_destroy(door);
-    for (int i = 0; values != NULL && i < bootstrap->size; i++)
+    for (int i = 0; i < bootstrap->size; i++)
         free(values[i]);
     free(bytes);
     free(values);

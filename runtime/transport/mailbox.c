@@ -95,8 +95,9 @@ void dp_mailbox_destroy(dp_mailbox_t *mailbox)
 /* what: the call that failed, with errno. */
 static dp_status_t no_file(dp_error_t *error, const char *what, const char *needs)
 {
-    return dp_error_set(error, DP_ERR_SYSTEM, "no shared memory for messages: %s: %s%s", what,
-                        strerror(errno), needs);
+    dp_error_set(error, DP_ERR_SYSTEM, "no shared memory for messages: %s: %s%s", what,
+                 strerror(errno), needs);
+    return DP_ERR_SYSTEM;
 }
 
 /* Makes the pages now, by a call that can fail: a first access that found no memory would be a

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -202,11 +203,12 @@ static int judge_visitor(void *context, dp_door_visitor_t *visitor, char *why)
     const char *reason;
     peer_t *peer = find_proven(near, visitor, &reason);
 
-    strcpy(why, reason);
+    snprintf(why, DP_DOOR_TEXT, "%s", reason);
     if (peer == NULL) return 0;
     if (visitor->file_count != DP_NEAR_FILES) {
-        strcpy(why, visitor->lacks_files ? "no descriptor is free for its memory (ulimit -n)"
-                                         : "it gave no memory");
+        snprintf(why, DP_DOOR_TEXT, "%s",
+                 visitor->lacks_files ? "no descriptor is free for its memory (ulimit -n)"
+                                      : "it gave no memory");
         end_peer(near, peer, "its memory could not be received");
         return 0;
     }
@@ -373,9 +375,10 @@ dp_status_t dp_near_create(int rank, uint64_t tag, const int *ranks, int count,
     dp_peer_socket_address_make(&near->own);
     near->events = epoll_create1(EPOLL_CLOEXEC);
     near->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (near->events < 0 || near->timer < 0 || watch(near, near->timer, SOURCE_TIMER, NULL) != 0)
+    if (near->events < 0 || near->timer < 0 || watch(near, near->timer, SOURCE_TIMER, NULL) != 0) {
         status = dp_error_set(error, DP_ERR_SYSTEM, "rank %d: no epoll or timer: %s", rank,
                               strerror(errno));
+    }
     if (status == DP_OK && near->expected > 0) status = open_door(near, error);
     if (status != DP_OK) {
         dp_near_destroy(near);

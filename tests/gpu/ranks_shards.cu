@@ -18,10 +18,10 @@
 
 enum { GROUPS = 5, STEPS = 5, BAD = 2, THREADS = 64 };
 static const dp_shard_unit_t groups[GROUPS] = {{"root", 100, 1},
-                                                {"block.0", 5000, 0},
-                                                {"block.1", 5000, 0},
-                                                {"block.2", 5000, 0},
-                                                {"wte", 6000, 0}};
+                                               {"block.0", 5000, 0},
+                                               {"block.1", 5000, 0},
+                                               {"block.2", 5000, 0},
+                                               {"wte", 6000, 0}};
 
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \

@@ -81,9 +81,12 @@ dp_status_t dp_mesh_create(dp_context_t *context, const int *dims, size_t n,
     if (status == DP_OK) status = compare_dims(context, dims, n, names);
     if (status != DP_OK) return status;
     members = calloc((size_t)context->size, sizeof(*members));
-    made = calloc(n, sizeof(*made));
-    if (members == NULL || made == NULL)
-        status = dp_context_error(context, DP_ERR_NO_MEMORY, "mesh: no memory");
+    made = calloc(n, sizeof(dp_group_t *));
+    if (members == NULL || made == NULL) {
+        free(members);
+        free(made);
+        return dp_context_error(context, DP_ERR_NO_MEMORY, "mesh: no memory");
+    }
     for (size_t i = n; status == DP_OK && i-- > 0; stride *= dims[i]) {
         const int first = context->rank - context->rank / stride % dims[i] * stride;
 
@@ -91,7 +94,7 @@ dp_status_t dp_mesh_create(dp_context_t *context, const int *dims, size_t n,
             members[k] = first + k * stride;
         status = dp_group_create(context, names[i], members, (size_t)dims[i], options, &made[i]);
     }
-    if (status == DP_OK) memcpy(groups, made, n * sizeof(*made));
+    if (status == DP_OK) memcpy(groups, made, n * sizeof(dp_group_t *));
     free(members);
     free(made);
     return status;

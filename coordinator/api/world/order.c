@@ -137,9 +137,10 @@ static dp_status_t exchange_addresses(dp_group_t *group, dp_lane_t lane, const v
     dp_handle_t *handle;
     dp_status_t status = counts == NULL || all == NULL ? DP_ERR_NO_MEMORY : DP_OK;
 
-    if (status == DP_OK)
+    if (status == DP_OK) {
         status = dp_allgatherv(group, "lane addresses", address, bytes, all, size * ADDRESS_MAX,
                                counts, DP_U8, NULL, &handle);
+    }
     if (status == DP_OK) status = dp_wait(handle, -1.0, NULL);
     if (status == DP_OK) status = keep_addresses(group, lane, counts, all);
     free(counts);

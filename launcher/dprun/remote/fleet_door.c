@@ -225,9 +225,10 @@ static int open_door(dp_fleet_t *fleet)
                                    .refused = report_refusal,
                                    .context = fleet};
 
-    if (dp_door_create(&owner, fleet->count, &fleet->door, NULL) == DP_OK)
+    if (dp_door_create(&owner, fleet->count, &fleet->door, NULL) == DP_OK) {
         fleet->on_door =
             event_new(fleet->base, dp_door_fd(fleet->door), EV_READ | EV_PERSIST, on_door, fleet);
+    }
     if (fleet->on_door != NULL && event_add(fleet->on_door, NULL) == 0) return 0;
     errno = ENOMEM;
     return -1;

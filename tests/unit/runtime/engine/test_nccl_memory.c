@@ -21,7 +21,7 @@
 /* The keeper is held where a group has left but is still there; it goes on, and frees the group, as
  * soon as the allocating thread gives the engine's lock back. */
 static struct {
-    dp_nccl_engine_t *engine;
+    dp_nccl_engine_t *_Atomic engine;
     sem_t has_left, may_end;
     _Atomic int is_holding; /* the keeper is to be held */
 } scene;
