@@ -34,7 +34,7 @@ grep -q 'step == 50' "$work/embed.c" || { echo "embed.c draws its points in anot
 cat >"$work/CMakeLists.txt" <<'TXT'
 cmake_minimum_required(VERSION 3.22)
 project(embed C)
-find_package(dp 0.2 REQUIRED)
+find_package(dp 0.3 REQUIRED)
 add_executable(embed embed.c)
 target_compile_definitions(embed PRIVATE _GNU_SOURCE)
 target_link_libraries(embed PRIVATE dp::dp m)

@@ -331,8 +331,9 @@ containers) # of one machine with one network: pids and System V memory are apar
     wait_for share_mailboxes
     nobody_listens; finish
     rm -f rank.* stop
-    # the leak checker of a sanitized build reads /proc
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 "$dprun" -np 2 unshare --mount sh -c 'mount -t tmpfs none /proc && exec "$@"' \
+    # The address sanitizer reads its options, and looks for leaks, in /proc.
+    ! ldd "$member" | grep -q libasan || { echo "skipped: /proc hidden from a sanitized build"; exit 0; }
+    timeout -k 5 60 "$dprun" -np 2 unshare --mount sh -c 'mount -t tmpfs none /proc && exec "$@"' \
         sh "$member" "$work" >out0 2>err0 & pids=($!)
     wait_for all_are_there
     wait_for share_mailboxes
