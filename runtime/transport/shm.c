@@ -398,7 +398,7 @@ static dp_status_t shm_address(dp_transport_t *base, void *data, size_t room, si
     return status;
 }
 
-/* What lower is to connect to. */
+/* The ranks that the transport below is to connect to. */
 typedef struct others {
     int *ranks;
     const void **addresses;

@@ -2,7 +2,7 @@
  * world.h - a dp_context_t with its threads, which complete futures of operations.
  *
  * Works and the backends of a context's groups share it. Any thread may call, with or without the
- * GIL. What operations need of it stands at the end.
+ * GIL. The part that operations need stands at the end.
  */
 #ifndef DP_TORCH_WORLD_H
 #define DP_TORCH_WORLD_H
@@ -246,7 +246,7 @@ class World
         std::string whose;
     };
 
-    /* What completes a future, and runs the program's functions. */
+    /* The completion under way: it completes a future and runs the program's functions. */
     struct Telling {
         std::string whose;
         Clock::time_point since;
@@ -370,7 +370,7 @@ class World
         return over;
     }
 
-    /* What tells that it was too long. The operations go on, so they stay in the queue. */
+    /* The message that it took too long. Its operations go on, so they stay in the queue. */
     Pending give_up(Pending &one)
     {
         for (auto &operation : one.operations) {
