@@ -22,8 +22,10 @@
 #include "launcher/dprun/cgroup.h"
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/run_dir.h"
+#include "runtime/base/auth.h"
 
-#define UCX_MS 1000 /* to load a library: less than a link may be silent */
+#define UCX_MS 1000       /* to load a library: less than a link may be silent */
+#define FIRST_PORT 15000u /* services with a number of their own are mostly below */
 
 static uint64_t free_bytes(const char *path)
 {
@@ -121,20 +123,53 @@ void dp_look_at_node(dp_remote_about_t *about)
     list_addresses(about->addresses, sizeof(about->addresses));
 }
 
-uint16_t dp_look_for_port(void)
+/* The ports that the kernel gives to connections and to bind(0). */
+static void read_ephemeral_ports(unsigned *low, unsigned *high)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+
+    if (file == NULL || fscanf(file, "%u %u", low, high) != 2) {
+        *low = 32768;
+        *high = 60999;
+    }
+    if (file != NULL) fclose(file);
+}
+
+/* port: 0 for any. Returns the port that could be bound; 0: it is taken. */
+static uint16_t try_port(unsigned port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     socklen_t bytes = sizeof(address);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    uint16_t port = 0;
+    uint16_t bound = 0;
 
     if (fd < 0) return 0;
     if (bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
         getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
-        port = ntohs(address.sin_port);
+        bound = ntohs(address.sin_port);
     }
     close(fd);
-    return port;
+    return bound;
+}
+
+/* A rank listens on the port seconds later, so it is none that the kernel could give to any
+ * connection meanwhile. */
+uint16_t dp_look_for_port(void)
+{
+    unsigned low, high, count, start;
+    uint16_t port = 0;
+
+    read_ephemeral_ports(&low, &high);
+    low = dp_max(low, FIRST_PORT);
+    high = dp_min(high, UINT16_MAX);
+    count = (low - FIRST_PORT) + (UINT16_MAX - high);
+    dp_random(&start, sizeof(start));
+    for (unsigned i = 0; i < count && port == 0; i++) {
+        const unsigned at = FIRST_PORT + (start % count + i) % count;
+
+        port = try_port(at < low ? at : at - low + high + 1);
+    }
+    return port != 0 ? port : try_port(0);
 }
 
 static void write_ucx_version(int fd)

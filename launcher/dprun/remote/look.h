@@ -14,7 +14,8 @@ void dp_look_at_node(dp_remote_about_t *about);
 int dp_look_for_addresses(const char *interface,
                           char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX]);
 
-/* A TCP port that nobody listens on now; 0: none was found. */
+/* A TCP port that nobody listens on now and that the kernel gives to no connection, where it leaves
+ * any such port; 0: none was found. */
 uint16_t dp_look_for_port(void);
 
 /* The version of UCX; 0 and "": it cannot be loaded. Forks. */

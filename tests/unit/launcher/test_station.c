@@ -22,6 +22,8 @@
 
 #include <cmocka.h>
 
+#include "launcher/dprun/remote/look.h"
+
 #define PATIENCE_S 20 /* then SIGALRM ends the station: it waits for the name service */
 #define MS 1000000ull
 
@@ -157,12 +159,33 @@ static void station_tries_numbers_while_the_name_service_does_not_answer(void **
     close(listener);
 }
 
+static void port_for_a_rank_is_given_to_no_connection(void **state)
+{
+    FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+    unsigned low, high, differing = 0;
+    uint16_t last = 0;
+
+    (void)state;
+    assert_non_null(range);
+    assert_int_equal(fscanf(range, "%u %u", &low, &high), 2);
+    fclose(range);
+    for (int i = 0; i < 100; i++) {
+        const uint16_t port = dp_look_for_port();
+
+        assert_true(port != 0 && (port < low || port > high));
+        differing += port != last;
+        last = port;
+    }
+    assert_true(differing > 90); /* two jobs that start together seldom get the same one */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(station_ends_in_time_where_the_name_service_does_not_answer),
         cmocka_unit_test(station_serves_a_signal_while_the_name_service_does_not_answer),
         cmocka_unit_test(station_tries_numbers_while_the_name_service_does_not_answer),
+        cmocka_unit_test(port_for_a_rank_is_given_to_no_connection),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
