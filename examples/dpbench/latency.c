@@ -83,7 +83,7 @@ void bench_latency(const bench_t *bench)
     static const struct {
         uint64_t gap_ns;
         int iterations;
-    } rows[] = {{0, 2000}, {300000, 1000}, {10000000, 100}, {100000000, 30}};
+    } rows[] = {{0, 20000}, {300000, 1000}, {10000000, 100}, {100000000, 30}};
     double before, used, seconds = 3.0;
 
     if (dp_rank(bench->dp) == 0) {
