@@ -992,10 +992,13 @@ DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *res
  * Blocks the calling thread only until the operation was issued to the device, and keeps the
  * handle.
  *
- * @param stream as in dp_options_t; NULL waits like dp_wait() without releasing the handle
- * @return DP_OK, DP_ERR_UNSUPPORTED without a device, or the operation's failure
+ * @param stream  as in dp_options_t; NULL waits like dp_wait() without releasing the handle
+ * @param seconds as in dp_wait(): how long the calling thread may be blocked
+ * @return DP_OK, DP_ERR_TIMEOUT: the stream does not wait for it; DP_ERR_UNSUPPORTED without a
+ *         device, or the operation's failure. A failure after DP_OK is the world's end, which
+ *         dp_wait() and every later call report
  */
-DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream);
+DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream, double seconds);
 
 /* DP_ERR_PENDING while the operation runs, then its status; DP_ERR_INVALID as in dp_wait(). Keeps
  * the handle. Never blocks. */

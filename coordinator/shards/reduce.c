@@ -119,7 +119,7 @@ dp_status_t dp_shards_vacate(dp_shards_t *shards, dp_unit_t *unit, void *stream)
         return DP_OK;
     }
     if (unit->reduce == NULL) return DP_OK;
-    return stream != NULL ? dp_stream_wait(unit->reduce, stream)
+    return stream != NULL ? dp_stream_wait(unit->reduce, stream, -1.0)
                           : dp_shards_finish_reduce(shards, unit);
 }
 

@@ -40,7 +40,7 @@ static dp_status_t stream_waits(dp_shards_t *shards, void *native)
 
     for (size_t i = 0; i < shards->count; i++) {
         dp_handle_t *handle = *average_of(shards, &shards->units[i]);
-        const dp_status_t waited = handle == NULL ? DP_OK : dp_stream_wait(handle, native);
+        const dp_status_t waited = handle == NULL ? DP_OK : dp_stream_wait(handle, native, -1.0);
 
         if (status == DP_OK) status = waited;
     }
@@ -60,7 +60,7 @@ static dp_status_t add_rows(dp_shards_t *shards, void *native, dp_stream_t *stre
     status = dp_allreduce(shards->group, shards->list_name, sums, sums, DP_FIGURES_WORDS, DP_U64,
                           &options, &handle);
     if (status != DP_OK) return status;
-    status = dp_stream_wait(handle, native);
+    status = dp_stream_wait(handle, native, -1.0);
     dp_release(handle);
     if (status != DP_OK) return status;
     return shards->context->device->ops->add_figures(stream, shards->figures, shards->row_figures);

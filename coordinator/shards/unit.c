@@ -75,7 +75,7 @@ dp_status_t dp_unit_wait(dp_handle_t **handle, void *stream)
     if (waited == NULL) return DP_OK;
     *handle = NULL;
     if (stream == NULL) return dp_wait(waited, -1.0, NULL);
-    status = dp_stream_wait(waited, stream);
+    status = dp_stream_wait(waited, stream, -1.0);
     dp_release(waited);
     return status;
 }

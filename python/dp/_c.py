@@ -159,7 +159,7 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_recv": (c_int, [_P, _S, _P, _N, c_int, c_int] + _END),
     "dp_join": (c_int, [_P] + _END),
     "dp_wait": (c_int, [_P, c_double, POINTER(Result)]),
-    "dp_stream_wait": (c_int, [_P, _P]),
+    "dp_stream_wait": (c_int, [_P, _P, c_double]),
     "dp_test": (c_int, [_P]),
     "dp_release": (None, [_P]),
     "dp_wait_all": (c_int, [_P, c_double]),

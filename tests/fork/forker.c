@@ -72,7 +72,7 @@ static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shar
     REFUSED(dp_barrier(dp_world(dp), "child", NULL, NULL));
     REFUSED(dp_wait(handle, -1.0, NULL));
     REFUSED(dp_test(handle));
-    REFUSED(dp_stream_wait(handle, NULL));
+    REFUSED(dp_stream_wait(handle, NULL, -1.0));
     REFUSED(dp_wait_all(dp, -1.0));
     REFUSED(dp_alloc(dp, 4096, &more));
     REFUSED(dp_free(dp, memory));

@@ -256,7 +256,7 @@ static int run_allreduce(rig_t *rig)
                        (float)(k + rig->rank)));
         DP(rig,
            dp_allreduce(dp_world(rig->dp), "data", data, data, COUNT, DP_F32, &options, &handle));
-        DP(rig, dp_stream_wait(handle, rig->stream));
+        DP(rig, dp_stream_wait(handle, rig->stream, -1.0));
         dp_release(handle);
         CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream, (const float *)data, (size_t)COUNT,
                        (float)(k * rig->size + rig->size * (rig->size - 1) / 2), found));
@@ -297,7 +297,7 @@ static int run_rows(rig_t *rig)
         CUDA(DP_LAUNCH(fill, 1, THREADS, 0, rig->stream, gradients, all, (float)(k + rig->rank)));
         DP(rig, dp_reduce_scatter(dp_world(rig->dp), "gradients", gradients, row, ROW, DP_F32,
                                   &options, &reduced));
-        DP(rig, dp_stream_wait(reduced, rig->stream));
+        DP(rig, dp_stream_wait(reduced, rig->stream, -1.0));
         dp_release(reduced);
         CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream, (const float *)row, (size_t)ROW,
                        (float)(k * rig->size + rig->size * (rig->size - 1) / 2), found));
@@ -305,7 +305,7 @@ static int run_rows(rig_t *rig)
                        (float)(k + 10 * rig->rank)));
         DP(rig, dp_allgather(dp_world(rig->dp), "weights", own, weights, ROW, DP_F32, &options,
                              &gathered));
-        DP(rig, dp_stream_wait(gathered, rig->stream));
+        DP(rig, dp_stream_wait(gathered, rig->stream, -1.0));
         dp_release(gathered);
         for (int r = 0; r < rig->size; r++)
             CUDA(DP_LAUNCH(count_others, 1, THREADS, 0, rig->stream,
@@ -509,7 +509,7 @@ static void send_rows(rig_t *rig, float *rows, int step)
     if (dp_allreduce(dp_world(rig->dp), "rows", rows, rows, ROWS, DP_F32, &options, &handle) !=
         DP_OK)
         return;
-    (void)dp_stream_wait(handle, rig->stream);
+    (void)dp_stream_wait(handle, rig->stream, -1.0);
     dp_release(handle);
 }
 

@@ -67,11 +67,11 @@ int parity_test_keeps_the_handle(dp_context_t *dp)
     for (int i = 0; i < 3; i++)
         EXPECT_STATUS(dp, dp_test(handle), DP_OK);
     /* dp_stream_wait() without a stream waits, and keeps the handle too */
-    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL), DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, &value), DP_ERR_UNSUPPORTED);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL, -1.0), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, &value, -1.0), DP_ERR_UNSUPPORTED);
     status = dp_wait(handle, 0.0, NULL); /* only looks, and it is over */
     EXPECT_STATUS(dp, status, DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(NULL, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_stream_wait(NULL, NULL, -1.0), DP_ERR_INVALID);
     return 0;
 }
 
@@ -88,7 +88,7 @@ int parity_names_are_free_after_completion(dp_context_t *dp)
                       dp_allreduce(dp_world(dp), "free", &values[i], &values[i], 1, DP_F32, NULL,
                                    &handles[i]),
                       DP_OK);
-        EXPECT_STATUS(dp, dp_stream_wait(handles[i], NULL), DP_OK);
+        EXPECT_STATUS(dp, dp_stream_wait(handles[i], NULL, -1.0), DP_OK);
     }
     for (int i = TURNS - 1; i >= 0; i--) {
         EXPECT_STATUS(dp, dp_wait(handles[i], 120.0, NULL), DP_OK);
@@ -115,7 +115,7 @@ int parity_failures_without_a_handle_are_told(dp_context_t *dp)
     EXPECT(dp, a[0] == (float)dp_size(dp), "%g", (double)a[0]);
     EXPECT_STATUS(dp, dp_wait_all(dp, 120.0), DP_OK); /* told once */
     EXPECT_STATUS(dp, dp_test(kept), DP_ERR_MISMATCH);
-    EXPECT_STATUS(dp, dp_stream_wait(kept, NULL), DP_ERR_MISMATCH);
+    EXPECT_STATUS(dp, dp_stream_wait(kept, NULL, -1.0), DP_ERR_MISMATCH);
     EXPECT_STATUS(dp, dp_wait(kept, 120.0, &result), DP_ERR_MISMATCH); /* its own to the holder */
     EXPECT_TEXT(dp, result.text, "told.kept");
     EXPECT_STATUS(dp, dp_allreduce(world, "told.null", d, d, bad, DP_F32, NULL, NULL), DP_OK);
@@ -153,7 +153,7 @@ int parity_handles_may_be_left_to_finalize(dp_context_t *dp)
         EXPECT_STATUS(
             dp, dp_allreduce(dp_world(dp), name, &mine[i], &mine[i], 1, DP_F32, NULL, &handle),
             DP_OK);
-        if (i < 4) EXPECT_STATUS(dp, dp_stream_wait(handle, NULL), DP_OK);
+        if (i < 4) EXPECT_STATUS(dp, dp_stream_wait(handle, NULL, -1.0), DP_OK);
     }
     return 0;
 }

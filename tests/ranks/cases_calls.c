@@ -107,7 +107,7 @@ int case_misuse(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_wait(handle, -1.0, NULL), DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "dp_wait: this handle was given back before");
     EXPECT_STATUS(dp, dp_test(handle), DP_ERR_INVALID);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL, -1.0), DP_ERR_INVALID);
     dp_release(handle);
     EXPECT_STATUS(dp, dp_wait_all(dp, -INFINITY), DP_OK);
     EXPECT_STATUS(dp, dp_free(dp, memory), DP_OK);

@@ -5,6 +5,7 @@
  * Each of these would stand still for ever if the data plane started something whose data waits for
  * what is started later.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "coordinator/api/operation/stream.h"
@@ -77,7 +78,7 @@ static int run_ahead(dp_context_t *dp, int in_arena)
                           DP_OK);
         }
         for (int k = 0; k < 2; k++) {
-            EXPECT_STATUS(dp, dp_stream_wait(handles[k], stream), DP_OK);
+            EXPECT_STATUS(dp, dp_stream_wait(handles[k], stream, -1.0), DP_OK);
             dp_release(handles[k]);
         }
         /* powers of two stay exact; they must not leave the range */
@@ -131,7 +132,7 @@ int case_streams_cross(dp_context_t *dp)
                               &options, &handle);
         EXPECT_STATUS(dp, status, DP_OK);
         /* issued, not over: the name is free again though the last sum may still be under way */
-        EXPECT_STATUS(dp, dp_stream_wait(handle, consumer), DP_OK);
+        EXPECT_STATUS(dp, dp_stream_wait(handle, consumer, -1.0), DP_OK);
         if (enqueue(dp, consumer, &copies[i]) != 0) return 1;
         dp_release(handle);
     }
@@ -145,6 +146,15 @@ int case_streams_cross(dp_context_t *dp)
     return 0;
 }
 
+static int meet(dp_context_t *dp, const char *name)
+{
+    dp_handle_t *handle;
+
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), name, NULL, &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    return 0;
+}
+
 int case_stream_rules(dp_context_t *dp)
 {
     dp_options_t options = DP_OPTIONS_INIT;
@@ -152,12 +162,12 @@ int case_stream_rules(dp_context_t *dp)
     dp_stream_t *stream;
     float value = 1.0f, other = 1.0f;
 
-    EXPECT_STATUS(dp, dp_stream_wait(NULL, NULL), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, dp_stream_wait(NULL, NULL, -1.0), DP_ERR_INVALID);
     /* submitted before there was a stream: its end is what can be waited for */
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "early", &other, &other, 1, DP_F32, NULL, &early),
                   DP_OK);
     EXPECT_STATUS(dp, dp_context_stream_create(dp, &stream), DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(early, stream), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(early, stream, -1.0), DP_OK);
     EXPECT_STATUS(dp, dp_test(early), DP_OK);
     EXPECT_STATUS(dp, dp_wait(early, 60.0, NULL), DP_OK);
 
@@ -168,16 +178,31 @@ int case_stream_rules(dp_context_t *dp)
     options.stream = stream;
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "v", &value, &value, 1, DP_F32, &options, &handle),
                   DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, &value), DP_ERR_UNSUPPORTED);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, &value, -1.0), DP_ERR_UNSUPPORTED);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, stream, -1.0), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, NULL, -1.0), DP_OK);
     EXPECT(dp, value == (float)dp_size(dp), "%g", (double)value);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, stream, -1.0), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
     /* a barrier has nothing to wait for on a stream but its end */
     EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "b", NULL, &handle), DP_OK);
-    EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_OK);
+    EXPECT_STATUS(dp, dp_stream_wait(handle, stream, -1.0), DP_OK);
     EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    if (dp_size(dp) > 1) {
+        /* what the others have not submitted is not issued */
+        if (dp_rank(dp) != 0 && meet(dp, "looked") != 0) return 1;
+        EXPECT_STATUS(
+            dp, dp_allreduce(dp_world(dp), "late", &value, &value, 1, DP_F32, &options, &handle),
+            DP_OK);
+        if (dp_rank(dp) == 0) {
+            EXPECT_STATUS(dp, dp_stream_wait(handle, stream, 0.0), DP_ERR_TIMEOUT);
+            EXPECT_STATUS(dp, dp_stream_wait(handle, stream, 0.01), DP_ERR_TIMEOUT);
+            EXPECT_STATUS(dp, dp_stream_wait(handle, stream, NAN), DP_ERR_INVALID);
+            if (meet(dp, "looked") != 0) return 1;
+        }
+        EXPECT_STATUS(dp, dp_stream_wait(handle, stream, 60.0), DP_OK);
+        EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    }
     /* a failure is told, not waited for */
     if (dp_size(dp) > 1) {
         size_t count = dp_rank(dp) == 0 ? 1 : 0;
@@ -185,7 +210,7 @@ int case_stream_rules(dp_context_t *dp)
         EXPECT_STATUS(
             dp, dp_allreduce(dp_world(dp), "bad", &value, &value, count, DP_F32, &options, &handle),
             DP_OK);
-        EXPECT_STATUS(dp, dp_stream_wait(handle, stream), DP_ERR_MISMATCH);
+        EXPECT_STATUS(dp, dp_stream_wait(handle, stream, -1.0), DP_ERR_MISMATCH);
         EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_ERR_MISMATCH);
     }
     return case_sum(dp, dp_world(dp), "after", 1.0, dp_size(dp));

@@ -36,7 +36,7 @@ static dp_status_t stream_waits(dp_gradients_t *gradients, void *stream)
     dp_status_t status = DP_OK;
 
     for (size_t i = 0; i < gradients->count; i++) {
-        const dp_status_t waited = dp_stream_wait(gradients->parameters[i].handle, stream);
+        const dp_status_t waited = dp_stream_wait(gradients->parameters[i].handle, stream, -1.0);
 
         if (status == DP_OK) status = waited;
     }

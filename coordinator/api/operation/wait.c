@@ -291,7 +291,7 @@ dp_status_t dp_wait_tally(dp_handle_t *handle, dp_tally_t *tally)
     return wait_for_handle(handle, -1.0, NULL, tally);
 }
 
-dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
+dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream, double seconds)
 {
     dp_context_t *context;
     dp_stream_t *waiting = NULL;
@@ -301,7 +301,8 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
 
     if (handle == NULL || dp_context_is_forked(handle->context)) return DP_ERR_INVALID;
     context = handle->context;
-    status = check_owner(handle, "dp_stream_wait");
+    status = check_seconds(context, "dp_stream_wait", seconds);
+    if (status == DP_OK) status = check_owner(handle, "dp_stream_wait");
     if (status != DP_OK) return status;
     if (stream != NULL) {
         pthread_mutex_lock(&context->lock);
@@ -315,8 +316,10 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream)
     }
     /* An operation submitted when no stream was known has no event to wait for but its end. */
     wanted = waiting != NULL && handle->stream.done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
-    if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted)
-        (void)block_visibly(handle, wanted, -1.0);
+    if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted) {
+        if (seconds == 0.0) look(handle);
+        if (seconds == 0.0 || !block_visibly(handle, wanted, seconds)) return DP_ERR_TIMEOUT;
+    }
     if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
         return handle->end.status;
     span = dp_stream_span_wait(context, waiting, handle->name_state->trace_name);

@@ -173,7 +173,7 @@ static int sum(void *user, double *values, size_t count)
     status = dp_allreduce(owners_of(self), "gpt2.partials", values, values, count, DP_F64, &options,
                           &handle);
     if (stream != NULL && status == DP_OK) {
-        status = dp_stream_wait(handle, stream);
+        status = dp_stream_wait(handle, stream, -1.0);
         dp_release(handle);
         return status == DP_OK
                    ? 0

@@ -204,7 +204,7 @@ static int sync_on_device(coordinator_t *self, gpt2_sync_t *out, gpt2_error_t *e
 
     /* Before the sync, which decides on the stream behind it whether an update is to be skipped. */
     if (self->rows != NULL) {
-        status = dp_stream_wait(self->rows, self->replica->stream);
+        status = dp_stream_wait(self->rows, self->replica->stream, -1.0);
         if (self->rows_follow) {
             self->last_rows = self->rows;
         } else {

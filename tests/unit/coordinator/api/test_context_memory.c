@@ -347,7 +347,7 @@ static void streams_of_a_context_take_memory_once(void **state)
         if (i > 1) fail_allocation(1);
         assert_int_equal(
             dp_allreduce(dp_world(dp), "v", &value, &value, 1, DP_F32, &options, &handle), DP_OK);
-        assert_int_equal(dp_stream_wait(handle, stream), DP_OK);
+        assert_int_equal(dp_stream_wait(handle, stream, -1.0), DP_OK);
         assert_int_equal(dp_wait(handle, 10.0, NULL), DP_OK);
         assert_int_equal(fail_allocation_reached(), 0);
     }
