@@ -994,9 +994,8 @@ DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *res
  *
  * @param stream  as in dp_options_t; NULL waits like dp_wait() without releasing the handle
  * @param seconds as in dp_wait(): how long the calling thread may be blocked
- * @return DP_OK, DP_ERR_TIMEOUT: the stream does not wait for it; DP_ERR_UNSUPPORTED without a
- *         device, or the operation's failure. A failure after DP_OK is the world's end, which
- *         dp_wait() and every later call report
+ * @return DP_OK: a later failure arrives through dp_wait(); DP_ERR_TIMEOUT: the stream does not
+ *         wait; DP_ERR_UNSUPPORTED without a device, or the operation's failure
  */
 DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream, double seconds);
 
