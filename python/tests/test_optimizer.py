@@ -8,6 +8,7 @@ import gc
 import io
 import sys
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -17,6 +18,7 @@ except ImportError:
 
 import dp.torch as hvd
 from dp.torch import ops
+from dp.torch.reduction import Repeated
 from dp.torch.runtime import world
 
 torch.set_num_threads(1)
@@ -250,6 +252,28 @@ class Optimizer(unittest.TestCase):
             optimizer.load_state_dict(optimizer.state_dict())
             optimizer.zero_grad()
             self.train(net, optimizer, steps=2)
+
+    def test_gradients_are_submitted_by_so_many_bytes(self):
+        """Each submission wakes a thread. A burst ends with the gradient that fills it, and with the last one."""
+        if self.size == 1:
+            return
+        begin, ready = Repeated.begin, []
+
+        def counting(reduction, tensor):
+            ready.append(sum(gradient.is_started for gradient in optimizer._gradient_of.values()))
+            begin(reduction, tensor)
+
+        for keywords in ({}, {"in_place": False}):
+            for most, expected in ((1 << 20, [4, 4, 4, 4]), (4 * (3 + 24 + 8), [3, 3, 3, 4]), (1, [1, 2, 3, 4])):
+                net = model()
+                optimizer = distributed(net, **keywords)
+                self.train(net, optimizer, steps=2)
+                ready.clear()
+                with unittest.mock.patch.object(Repeated, "begin", counting), \
+                        unittest.mock.patch("dp.torch.optimizer.BURST_BYTES", most):
+                    loss_of(net, 2, self.rank).backward()
+                self.assertEqual(ready, expected)
+                optimizer.step()
 
     def test_behind_a_failure_no_gradient_is_in_flight(self):
         """Each gradient's shape differs between the ranks, so all reductions fail."""

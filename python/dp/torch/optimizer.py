@@ -32,6 +32,10 @@ from .reduction import Repeated
 from .replicas import ReplicaCheck
 from .runtime import ProcessSet, global_process_set, world
 
+# Gradients are submitted by so many bytes. Each submission wakes libdp's thread on every rank, which takes a core from
+# backward; a burst wakes it once, and a megabyte travels in less time than backward takes for the next one.
+BURST_BYTES = 1 << 20
+
 
 class _DistributedOptimizer:
     """The first base of the class that DistributedOptimizer() makes; the optimizer's own class is the second."""
@@ -56,6 +60,8 @@ class _DistributedOptimizer:
         self._frozen: list[Any] = []  # parameters without a hook, as they wanted no gradient so far
         self._gradients: list[tuple[Any, Gradient]] = []  # with their parameters, by name
         self._gradient_of: dict[Any, Gradient] = {}
+        self._held: list[tuple[Any, Gradient, Any]] = []  # with their tensors, to be reduced by `reduction`
+        self._held_bytes = 0
         self._in_flight: list[tuple[Any, Gradient]] = []  # by `reduction`
         self._reductions: list[InFlight] = []  # others in flight
         self._functions: list[tuple[Any, Callable[[Any], None]]] = []  # for a parameter's gradient, when it is there
@@ -179,12 +185,23 @@ class _DistributedOptimizer:
                                                           ops._REDUCE[self._op], shape_tag(tensor.shape))
             except dp.InvalidError as error:
                 raise ValueError(f"the gradient of {self._parameter_names.get(param)}: {error}") from error
-        # Outside of libdp's memory `.grad.data = ...` would free what is being reduced; a detached tensor keeps it.
-        reduction.begin(tensor if place is not None else tensor.detach())
         gradient.keep(tensor)
         gradient.is_measured = True
-        self._in_flight.append((param, gradient))
+        # Outside of libdp's memory `.grad.data = ...` would free what is being reduced; a detached tensor keeps it.
+        self._held.append((param, gradient, tensor if place is not None else tensor.detach()))
+        self._held_bytes += reduction.bytes
+        if self._held_bytes >= BURST_BYTES or len(self._held) + len(self._in_flight) == len(self._gradients):
+            self._submit_held()
         return True
+
+    def _submit_held(self) -> None:
+        """Submits the gradients that _reduce_plain() has held back, one behind the other, so that libdp's thread wakes up
+        once for all of them."""
+        self._held_bytes = 0
+        while self._held:
+            param, gradient, tensor = self._held.pop(0)
+            gradient.reduction.begin(tensor)  # type: ignore[union-attr]
+            self._in_flight.append((param, gradient))
 
     def _place(self, param: Any, gradient: Gradient) -> Any:
         """Brings `.grad` to its place. None: there is none any more, as the parameter's type or shape is another."""
@@ -273,6 +290,10 @@ class _DistributedOptimizer:
         self._reductions.append(InFlight(handle, params, [(one, ctx) for one, ctx in pairs],
                                            densified=densified))
 
+    def _is_under_way(self) -> bool:
+        """Whether gradients wait for synchronize()."""
+        return bool(self._held or self._in_flight or self._reductions)
+
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; those that did not come count as zeros."""
         self._finish_all()
@@ -290,6 +311,7 @@ class _DistributedOptimizer:
         reductions, self._reductions = self._reductions, []
         self._found, failure = None, None
         try:
+            self._submit_held()
             self._found = self._finish_plain()
         except HorovodInternalError as error:
             failure = error
@@ -506,7 +528,7 @@ class _DistributedOptimizer:
             self._clip_reduced()
             result = self._own_step(*args, **kwargs)
         else:
-            if self._reductions or self._in_flight:  # of a backward() before it
+            if self._is_under_way():  # of a backward() before it
                 self.synchronize()
             result = self._own_step(self._reducing(closure), *args, **kwargs)
         self._check.after_step(self._parameter_names)
@@ -555,7 +577,7 @@ class _DistributedOptimizer:
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
         """AssertionError: gradients are in flight."""
-        if self._reductions or self._in_flight:
+        if self._is_under_way():
             raise AssertionError("optimizer.zero_grad() was called after loss.backward() but before "
                                  "optimizer.step() or optimizer.synchronize(). This is prohibited as "
                                  "it can cause a race condition.")
@@ -574,7 +596,7 @@ class _DistributedOptimizer:
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Forgets what is accumulated, as the state is another one's."""
-        if self._in_flight or self._reductions:
+        if self._is_under_way():
             self._finish_all()
         self._reset()
         self._is_synchronized = False

@@ -137,12 +137,13 @@ class Repeated:
     """The average or sum of a tensor in each step, in place and under one name: the arguments of libdp's calls are
     converted once. Of one thread at a time, which waits for it before it begins it again."""
 
-    __slots__ = ("tensor", "found", "_context", "_group", "_dtype", "_shape", "_handle", "_source", "_target", "_arguments", "_waiting")
+    __slots__ = ("tensor", "found", "bytes", "_context", "_group", "_dtype", "_shape", "_handle", "_source", "_target", "_arguments", "_waiting")
 
     def __init__(self, group: dp.Group, name: str, like: Any, reduce: int, tag: int) -> None:
         """like: a tensor of the type and shape; the others are as it is."""
         self.tensor: Any = None  # in flight
         self.found = _c.Result()  # by the last one
+        self.bytes = like.numel() * like.element_size()
         self._context = group.context
         self._group = group
         self._dtype, self._shape = like.dtype, like.shape
