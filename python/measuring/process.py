@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -12,6 +13,7 @@ import time
 
 GRACE_S = 3.0  # what a program gets to end its own programs
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+FIRST_PORT = 15000  # services with a number of their own are mostly below
 LIBC = ctypes.CDLL(None)
 
 
@@ -86,10 +88,21 @@ def _die_with_parent():
 
 
 def free_port():
-    """A port that was free a moment ago, with room for a neighbour."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return min(probe.getsockname()[1], 65000)
+    """A port where nobody listens, and its neighbour. The kernel has none of the two in the range from which it serves
+    connections, so that they are still free when a program that was told of them listens there, seconds later."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+        low, high = map(int, file.read().split())
+    ports = [*range(FIRST_PORT, low - 1), *range(high + 1, 65535)]
+    random.shuffle(ports)
+    for port in ports:
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise Failed(f"no port outside {low} to {high} is free")
 
 
 def children():

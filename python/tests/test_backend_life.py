@@ -4,7 +4,6 @@ words, and nothing left. Starts its own ranks.
 import datetime
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ import time
 import unittest
 import warnings
 
+from measuring.process import free_port
 from torch_ranks import (ENVIRONMENT, FOLDER, LIMIT, MINIMUM, PACKAGE, VERSION, Job, dist, fails, has_backend,
                          torch, world)
 
@@ -244,12 +244,6 @@ def timeouts(here, store):
     work.wait(datetime.timedelta(seconds=100))  # it went on
     dist.destroy_process_group()
     print("passed")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @unittest.skipUnless(has_backend(), "the backend wants a later PyTorch")
