@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - the tests of the Python package with the library and the launcher of a build folder.
 #
-#   python/tests/run.sh BUILD contract | life | turns | backend | backend_life | failures | examples | programs | types  alone; they start ranks themselves
+#   python/tests/run.sh BUILD contract | life | turns | stream_wait | backend | backend_life | failures | examples | programs | types  alone; they start ranks themselves
 #   python/tests/run.sh BUILD clients                            frameworks beside gloo, those of $CLIENTS_PYTHON or build-clients/
 #   python/tests/run.sh BUILD front                              gpu.py by tests/gpu/python.sh, on tensors in host memory
 #   python/tests/run.sh BUILD suite RANKS TESTS                  these of PyTorch's own tests, by name
@@ -15,7 +15,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:?a build folder}" && pwd) || exit 2
-what=${2:?contract, life, turns, backend, backend_life, failures, examples, programs, types, suite, collectives, torch, optimizer or optimizer_table}
+what=${2:?contract, life, turns, stream_wait, backend, backend_life, failures, examples, programs, types, suite, collectives, torch, optimizer or optimizer_table}
 top=${here%/python/tests}
 
 python=
@@ -34,7 +34,7 @@ case $what:${4:-} in
 torch:gpu | optimizer:gpu) choose "import numpy, torch
 assert torch.version.cuda is None" "PyTorch without CUDA (Debian: python3-torch)" ;;
 torch:* | optimizer:* | optimizer_table:* | programs:*) choose "$(of_torch 1,0)" "PyTorch (Debian: python3-torch)" ;;
-turns:* | backend:* | backend_life:* | failures:* | suite:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
+turns:* | stream_wait:* | backend:* | backend_life:* | failures:* | suite:*) choose "$(of_torch 2,4)" "PyTorch 2.4 or later (pip install torch, TORCH_PYTHON)" ;;
 examples:* | front:*) choose "$(of_torch 2,14)" "PyTorch 2.14 or later (pip install torch, TORCH_PYTHON)" ;; # FSDP2 on CPUs
 clients:*)
     for python in ${CLIENTS_PYTHON:+"$CLIENTS_PYTHON"} "$top/build-clients/bin/python"; do [ ! -x "$python" ] || break; done
@@ -64,7 +64,7 @@ compile() {
     case $reason in *"there is no"*) exit 77 ;; esac
     exit 1
 }
-case $what in turns | backend | backend_life | failures | suite | examples | front | programs | clients) compile ;; esac
+case $what in turns | stream_wait | backend | backend_life | failures | suite | examples | front | programs | clients) compile ;; esac
 case $what in
 collectives | torch | optimizer | optimizer_table)
     export OMP_NUM_THREADS=1 # ranks share the cores already
@@ -75,7 +75,7 @@ collectives | torch | optimizer | optimizer_table)
     fi
     exec "$DPRUN" -np "${3:-2}" --pretend-nodes "${4:-1}" "$python" "$here/test_$what.py" --failfast ;;
 suite) exec "$python" "$here/torch_suite.py" --build "$build" --ranks "${3:-2}" -k "${4:-}" ;;
-contract | life | turns | backend | backend_life | failures | examples | programs | clients)
+contract | life | turns | stream_wait | backend | backend_life | failures | examples | programs | clients)
     exec "$python" "$here/test_$what.py" "${@:3}" ;; # all, or the tests that are named
 front)
     logs=$(mktemp -d) && PYTHON=$python "$top/tests/gpu/python.sh" "$build" --device cpu --jobs 1 --limit 150 \

@@ -5,6 +5,7 @@ stay so while tensors of the same type, shape and options come under that name.
 """
 from __future__ import annotations
 
+import collections
 import ctypes
 from typing import Any
 
@@ -83,8 +84,34 @@ class _Waiter:
 _waiters: list[_Waiter] = []  # that no thread uses now
 
 
+# Contexts and handles of reductions for which streams wait, and no thread of the program.
+_joined: "collections.deque[tuple[dp.Context, int]]" = collections.deque()
+
+
+def raise_late() -> None:
+    """HorovodInternalError: a reduction has failed after a stream was told to wait for it, so the program has used what it
+    left. Said once, by the next call that begins or waits on a GPU."""
+    while _joined:
+        try:
+            one = context, pointer = _joined.popleft()
+        except IndexError:  # another thread took it
+            return
+        if context._pointer is None:  # finalize() has freed the handle
+            continue
+        result = _c.Result()
+        status = lib.wait(pointer, 0.0, result)
+        if status == _TIMED_OUT:
+            _joined.appendleft(one)
+            return
+        if status != 0:
+            text: Any = result.text
+            error = errors.make(status, text.decode(errors="replace") if text else context.error_text())
+            raise HorovodInternalError(str(error)) from error
+
+
 class Reduction:
-    """One of them in flight: what ops.synchronize() waits for. Keeps its memory alive until it is over."""
+    """One of them in flight: what ops.synchronize() waits for. Keeps its memory alive until it is over, or the stream
+    of a GPU waits for it."""
 
     __slots__ = ("_context", "_pointer", "_tensor", "_output")
 
@@ -98,11 +125,32 @@ class Reduction:
         """Whether it is over, failed or not. Never waits."""
         return self._pointer is None or lib.test(self._pointer) != _PENDING
 
+    def _join(self) -> bool:
+        """Makes the current stream of the GPU wait for it. False: it failed, which dp_wait() tells."""
+        stream = torch.cuda.current_stream(self._output.device)
+        status = _TIMED_OUT
+        while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+            status = lib.stream_wait(self._pointer, stream.cuda_stream or 1, SLICE_S)
+        if status != 0:
+            return False
+        # The stream on which they were allocated, and where their memory is used anew, may be another one.
+        self._tensor.record_stream(stream)
+        self._output.record_stream(stream)
+        return True
+
     def wait(self) -> Any:
-        """The output. HorovodInternalError: it failed."""
+        """The output, for the current stream where it is on a GPU. HorovodInternalError: it failed."""
         if self._context._pointer is None:  # finalize() has freed the handle
             self._tensor = self._output = self._pointer = None
             raise HorovodInternalError("the context was finalized")
+        if self._output.is_cuda and self._join():
+            assert self._pointer is not None
+            _joined.append((self._context, self._pointer))
+            output = self._output
+            self._tensor = self._output = None
+            self._pointer = None  # last, as below
+            raise_late()
+            return output
         try:
             waiter = _waiters.pop()  # not asked first whether there is one: another thread may take it meanwhile
         except IndexError:
@@ -205,6 +253,8 @@ def begin(tensor: Any, output: Any, name: str | None, reduce: int, postscale: fl
     if group is None or not world.is_initialized:
         group = process_set.member_group(KIND)  # says what is wrong
     stream = stream_of(tensor) if tensor.is_cuda else None
+    if stream is not None:
+        raise_late()
     key = name or names.next(KIND)
     # Taken out, which is cheaper than a lock: another thread under this name meanwhile makes a submission of its own,
     # and one of the two operations is refused.

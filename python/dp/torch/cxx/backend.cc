@@ -370,9 +370,12 @@ class DpBackend : public c10d::Backend
                          c10d::kUnsetTimeout);
     }
 
+    /* Over when the results are there too for which only streams have waited. */
     WorkPointer barrier(const c10d::BarrierOptions &opts) override
     {
-        return make_work(OpType::BARRIER, "barrier", {group_->barrier()}, {}, {}, opts.timeout);
+        Operations operations = world_->joined();
+        operations.push_back(group_->barrier());
+        return make_work(OpType::BARRIER, "barrier", std::move(operations), {}, {}, opts.timeout);
     }
 
     /* By the store: so ranks that are missing can be named, and nothing of it stays under way. */
@@ -429,7 +432,7 @@ PYBIND11_MODULE(dp_torch_backend, module)
 {
     using namespace dp_torch;
     py::class_<World, std::shared_ptr<World>>(module, "World")
-        .def(py::init<uintptr_t, Finalize, Allocate, Split>())
+        .def(py::init<uintptr_t, bool, Finalize, Allocate, Split>())
         .def("has_late", &World::has_late, py::call_guard<py::gil_scoped_release>())
         .def("await_groups", &World::await_groups, py::call_guard<py::gil_scoped_release>())
         .def("close", &World::close, py::call_guard<py::gil_scoped_release>())

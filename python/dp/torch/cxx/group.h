@@ -387,6 +387,7 @@ class Group
     void submit_as(Operation &operation, const std::string &name, Call call)
     {
         if (!world_->is_open()) fail(kDestroyed);
+        world_->check_joined();
         dp_status_t status = call(name.c_str(), &operation.handle);
         if (status == DP_ERR_BUSY) {
             WithoutGil released;

@@ -55,22 +55,10 @@ inline Memory memory_of(const at::Tensor &given)
     return memory;
 }
 
-/* The stream that produces a GPU's tensor, as ops.py finds it: libdp knows the default one as 1
- * (cudaStreamLegacy). By way of Python, so that this file compiles without CUDA's headers. */
-inline void *stream_of(const at::Tensor &tensor)
-{
-    if (tensor.is_cpu()) return nullptr;
-    py::gil_scoped_acquire gil;
-    py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(
-        (int)tensor.device().index());
-    auto number = stream.attr("cuda_stream").cast<uintptr_t>();
-    return reinterpret_cast<void *>(number != 0 ? number : 1); // NOLINT(performance-no-int-to-ptr)
-}
-
 inline dp_options_t options_for(const Memory &memory)
 {
     dp_options_t options = DP_OPTIONS_INIT;
-    options.stream = stream_of(memory.tensor);
+    if (!memory.tensor.is_cpu()) options.stream = native_stream(memory.tensor.device());
     return options;
 }
 

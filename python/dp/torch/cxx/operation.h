@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <sys/mman.h>
@@ -21,6 +22,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -77,15 +79,53 @@ inline void raise_signals()
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-/* finish() reads them on the current stream of the thread that waits. They were allocated on the
- * stream of the submission, where their memory is used anew once they are dropped, and need not be
- * the same one. */
+/* The current stream of this thread on a GPU. */
+inline c10::Stream current_stream(c10::Device device)
+{
+    return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+/* The same stream as libdp knows it, which calls the default one 1 (cudaStreamLegacy), as ops.py
+ * finds it. By way of Python, so that this file compiles without CUDA's headers; but once for each
+ * stream, as torch never destroys one. */
+inline void *native_stream(c10::Device device)
+{
+    static std::mutex mutex;
+    static auto *known = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, void *>;
+    const std::pair<c10::DeviceIndex, c10::StreamId> key{device.index(),
+                                                         current_stream(device).id()};
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        auto found = known->find(key);
+        if (found != known->end()) return found->second;
+    }
+    py::gil_scoped_acquire gil;
+    py::object stream =
+        py::module_::import("torch").attr("cuda").attr("current_stream")((int)device.index());
+    const auto number = stream.attr("cuda_stream").cast<uintptr_t>();
+    void *native =
+        reinterpret_cast<void *>(number != 0 ? number : 1); // NOLINT(performance-no-int-to-ptr)
+    std::lock_guard<std::mutex> lock(mutex);
+    return (*known)[key] = native;
+}
+
+/* The GPU that holds some of them. */
+inline std::optional<c10::Device> device_of(const Tensors &tensors)
+{
+    for (auto &tensor : tensors) {
+        if (tensor.defined() && !tensor.is_cpu()) return tensor.device();
+    }
+    return std::nullopt;
+}
+
+/* The current stream is behind the operation, and may read them: for finish(), or for the program.
+ * They were allocated on the stream of the submission, which need not be this one, and where their
+ * memory is used anew once they are dropped. */
 inline void record_use(const Tensors &tensors)
 {
     for (auto &tensor : tensors) {
-        if (!tensor.defined() || tensor.is_cpu()) continue;
-        c10::impl::VirtualGuardImpl device(tensor.device().type());
-        tensor.record_stream(device.getStream(tensor.device()));
+        if (tensor.defined() && !tensor.is_cpu())
+            tensor.record_stream(current_stream(tensor.device()));
     }
 }
 
@@ -148,7 +188,7 @@ class Condition
 class World;
 
 /* One handle of libdp, the memory that it uses, and what is left to do when it is over. */
-class Operation
+class Operation : public std::enable_shared_from_this<Operation>
 {
   public:
     explicit Operation(std::shared_ptr<World> world) : world_(std::move(world))
@@ -161,12 +201,23 @@ class Operation
     /* Waits at most so long; true when it is over, failed or not. Several threads may wait. */
     bool wait(double seconds);
 
+    /* Waits at most so long until what is enqueued on the current stream of its GPU from now on
+     * finds the result; true also when it has failed. In host memory, and where the host needs the
+     * counts of what came, this is wait(). */
+    bool join(double seconds);
+
     /* Over, with this error. Its handle is libdp's, which frees it in dp_finalize(). */
     void abandon(const char *error);
 
-    const std::string &error() const /* of an operation that is over; "" is success */
+    const std::string &error() const /* as far as it is known by now; "" is success */
     {
-        return error_;
+        return is_over() ? error_ : finish_error_;
+    }
+
+    /* It is over, and join() had not known yet that it would fail. */
+    bool has_failed_late() const
+    {
+        return error_ != finish_error_;
     }
 
     bool is_over() const
@@ -191,11 +242,20 @@ class Operation
 
   private:
     bool await_begin(double seconds);
+    std::unique_lock<std::timed_mutex> lock_within(double seconds);
+    bool wait_locked(double seconds);
+    void follow_finish();
+    void call_finish();
 
     std::shared_ptr<World> world_;
     std::timed_mutex mutex_; /* one thread at a time may wait for a handle */
     std::atomic<bool> is_over_{false};
     std::string error_; /* written before is_over_ is stored, read after it is loaded */
+    /* The following are written by one thread, before it stores is_joined_ or is_over_. */
+    std::atomic<bool> is_joined_{false}; /* a stream waits for it */
+    std::optional<c10::Device> device_;  /* of its tensors, when is_joined_ */
+    std::optional<c10::Event> finished_; /* behind what finish() has enqueued */
+    std::string finish_error_;
 };
 
 } // namespace dp_torch

@@ -38,6 +38,7 @@ class DpWork : public c10d::Work
     {
     }
 
+    /* On a GPU: the result is there. */
     bool isCompleted() override
     {
         for (auto &operation : operations_) {
@@ -47,15 +48,19 @@ class DpWork : public c10d::Work
         return true;
     }
 
-    /* In the caller's thread, which does libdp's work meanwhile. */
+    /* In the caller's thread, which does libdp's work meanwhile. On a GPU it lasts until the
+     * operation was issued, and the current stream waits for the result; as with NCCL's backend the
+     * host waits for it too where a timeout is given, in a barrier and where the world blocks. */
     bool wait(Milliseconds timeout) override
     {
         WithoutGil released;
+        const bool blocks =
+            timeout > kNoTimeout || world_->blocks() || retrieveOpType() == c10d::OpType::BARRIER;
         const Milliseconds limit = timeout > kNoTimeout ? timeout : limit_;
         const auto until = Clock::now() + limit;
         double seconds = slice(limit);
         for (auto &operation : operations_) {
-            while (!operation->wait(seconds)) {
+            while (!operation->join(seconds) || (blocks && !operation->wait(seconds))) {
                 raise_signals();
                 const auto now = Clock::now();
                 seconds = slice(until - now);
@@ -67,6 +72,7 @@ class DpWork : public c10d::Work
         }
         conclude();
         if (exception_) std::rethrow_exception(exception_);
+        world_->check_joined();
         return true;
     }
 
@@ -143,10 +149,12 @@ class DpWork : public c10d::Work
             call(*self, reason.empty() ? self->exception_ : make_failure(reason));
         };
         if (isCompleted()) {
+            for (auto &operation : operations_)
+                operation->join(0);
             complete("");
         } else {
             world_->wait_for(operations_, complete, limit_, lateness(limit_),
-                             place_->rank + ": " + name());
+                             place_->rank + ": " + name(), device_of(outputs_));
         }
     }
 
@@ -195,8 +203,9 @@ class DpWork : public c10d::Work
         return found;
     }
 
-    /* All operations are over: tells the base class, once, which ends the profiler's event. Not by
-     * std::call_once(), which wakes waiters by a system call also where there are none. */
+    /* All operations are over, or streams wait for them: tells the base class, once, which ends the
+     * profiler's event. Not by std::call_once(), which wakes waiters by a system call also where
+     * there are none. */
     void conclude()
     {
         if (is_concluded_.load(std::memory_order_acquire)) return;

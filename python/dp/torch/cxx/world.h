@@ -7,6 +7,8 @@
 #ifndef DP_TORCH_WORLD_H
 #define DP_TORCH_WORLD_H
 
+#include <c10/core/StreamGuard.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -38,9 +40,10 @@ using Split = std::function<c10::intrusive_ptr<c10d::Backend>(
 class World
 {
   public:
-    World(uintptr_t context, Finalize finalize, Allocate allocate, Split split)
-        : context_(reinterpret_cast<dp_context_t *>(context)), finalize_(std::move(finalize)),
-          allocate_(std::move(allocate)), split_(std::move(split))
+    /* blocks: waits for operations on a GPU are the host's, not its stream's. */
+    World(uintptr_t context, bool blocks, Finalize finalize, Allocate allocate, Split split)
+        : context_(reinterpret_cast<dp_context_t *>(context)), blocks_(blocks),
+          finalize_(std::move(finalize)), allocate_(std::move(allocate)), split_(std::move(split))
     {
         const char *wire = dp_setting(context_, "WIRE");
         scales_wire_ = wire != nullptr && std::strcmp(wire, "fp16") == 0;
@@ -55,6 +58,11 @@ class World
     dp_context_t *context() const
     {
         return context_;
+    }
+
+    bool blocks() const
+    {
+        return blocks_;
     }
 
     /* Whether sums travel as fp16, scaled by the magnitude of the last one of their name. */
@@ -107,6 +115,35 @@ class World
     dp_status_t failure() const
     {
         return failure_;
+    }
+
+    /* A stream waits for it, and the program goes on: it is kept until it is over. */
+    void add_joined(std::shared_ptr<Operation> operation)
+    {
+        std::lock_guard<std::mutex> lock(joined_mutex_);
+        drop_joined();
+        joined_.push_back(std::move(operation));
+        has_joined_ = true;
+    }
+
+    /* Those of them that are not over. */
+    Operations joined()
+    {
+        std::lock_guard<std::mutex> lock(joined_mutex_);
+        drop_joined();
+        return {joined_.begin(), joined_.end()};
+    }
+
+    /* Throws how one of them has failed, once: the program has used its result. */
+    void check_joined()
+    {
+        if (!has_joined_) return;
+        std::lock_guard<std::mutex> lock(joined_mutex_);
+        drop_joined();
+        if (joined_failure_.empty()) return;
+        const std::string failure = std::move(joined_failure_);
+        joined_failure_.clear();
+        fail(failure);
     }
 
     /* A wait for it was too long: finalize() does not wait again. */
@@ -165,9 +202,10 @@ class World
 
     /* Keeps the operations until they are over. done may be null; otherwise it is called then, or
      * after the time limit with the text `late`. `whose`: "rank 1: ", and what the program called.
-     */
+     * device: a GPU; done is called once the current stream of the thread waits for them there. */
     void wait_for(Operations operations, Done done, Milliseconds limit = kNoLimit,
-                  std::string late = "", std::string whose = "")
+                  std::string late = "", std::string whose = "",
+                  std::optional<c10::Device> device = std::nullopt)
     {
         std::unique_lock<std::mutex> lock(mutex_);
         if (!is_open()) {
@@ -176,8 +214,8 @@ class World
             return;
         }
         const auto until = limit >= kNoLimit ? Clock::time_point::max() : Clock::now() + limit;
-        queue_.push_back(
-            {std::move(operations), std::move(done), until, std::move(late), std::move(whose)});
+        queue_.push_back({std::move(operations), std::move(done), until, std::move(late),
+                          std::move(whose), device});
         call_server();
     }
 
@@ -235,6 +273,10 @@ class World
             for (auto &operation : one.operations)
                 operation->abandon(kDestroyed);
         }
+        std::lock_guard<std::mutex> lock(joined_mutex_);
+        for (auto &operation : joined_)
+            operation->abandon(kDestroyed);
+        joined_.clear();
     }
 
   private:
@@ -244,6 +286,7 @@ class World
         Clock::time_point until;
         std::string late;
         std::string whose;
+        std::optional<c10::Device> device;
     };
 
     /* The completion under way: it completes a future and runs the program's functions. */
@@ -264,6 +307,29 @@ class World
             if (number > 0 && std::strcmp(end, unit) == 0) return number * seconds;
         }
         return 0;
+    }
+
+    /* joined_mutex_ is held. They end in about the order in which they were joined. */
+    void drop_joined()
+    {
+        for (; !joined_.empty() && joined_.front()->wait(0); joined_.pop_front()) {
+            if (joined_.front()->has_failed_late()) joined_failure_ = joined_.front()->error();
+        }
+    }
+
+    /* A stream of the world's threads becomes the current one: the program's must not wait for
+     * what no thread of the program has waited for. */
+    std::optional<c10::Stream> own_stream(std::optional<c10::Device> device)
+    {
+        if (!device) return std::nullopt;
+        std::lock_guard<std::mutex> lock(streams_mutex_);
+        auto found = streams_.find(device->index());
+        if (found == streams_.end()) {
+            c10::impl::VirtualGuardImpl gpu(device->type());
+            found =
+                streams_.emplace(device->index(), gpu.getStreamFromGlobalPool(*device, true)).first;
+        }
+        return found->second;
     }
 
     bool have_groups_ended(double seconds)
@@ -320,7 +386,10 @@ class World
                     telling_.insert(telling_.end(), {std::move(over->whose), Clock::now(), false});
                 if (idle_ == 0 && !is_served_ && is_open_) add_thread(); /* to watch this one */
                 lock.unlock();
-                over->done(reason);
+                {
+                    c10::OptionalStreamGuard guard(own_stream(over->device));
+                    over->done(reason);
+                }
                 over.reset();
                 lock.lock();
                 telling_.erase(telling);
@@ -349,7 +418,7 @@ class World
             lock.unlock();
             double seconds = taken.size() > 1 ? kQueueSeconds : kSliceSeconds;
             for (Pending &one : taken) {
-                const bool is_over = !over && is_over_within(one.operations, seconds);
+                const bool is_over = !over && is_over_within(one, seconds);
                 seconds = is_over ? kQueueSeconds : 0;
                 if (is_over) {
                     one.late.clear();
@@ -376,8 +445,8 @@ class World
         for (auto &operation : one.operations) {
             if (!operation->is_over()) add_late(operation);
         }
-        Pending told{one.operations, std::move(one.done), one.until, std::move(one.late),
-                     one.whose};
+        Pending told{one.operations,      std::move(one.done), one.until,
+                     std::move(one.late), one.whose,           one.device};
         one.done = nullptr;
         return told;
     }
@@ -396,13 +465,17 @@ class World
             one(reason);
     }
 
-    static bool is_over_within(const Operations &operations, double seconds)
+    bool is_over_within(const Pending &one, double seconds)
     {
-        return std::all_of(operations.begin(), operations.end(),
-                           [&](auto &operation) { return operation->wait(seconds); });
+        const bool joins = one.done && one.device && !blocks_;
+        c10::OptionalStreamGuard guard(own_stream(one.device));
+        return std::all_of(one.operations.begin(), one.operations.end(), [&](auto &operation) {
+            return joins ? operation->join(seconds) : operation->wait(seconds);
+        });
     }
 
     dp_context_t *context_; /* dp.Context's, which finalizes it between close() and clear() */
+    const bool blocks_;
     Finalize finalize_;
     Allocate allocate_;
     Split split_;
@@ -423,6 +496,13 @@ class World
     std::vector<std::thread> threads_;
     int idle_ = 0;           /* of them, those that wait for something to do */
     bool is_served_ = false; /* one of them has the queue */
+    std::mutex joined_mutex_;
+    std::atomic<bool> has_joined_{false}; /* there was one */
+    /* guarded by joined_mutex_ */
+    std::deque<std::shared_ptr<Operation>> joined_;
+    std::string joined_failure_;
+    std::mutex streams_mutex_;
+    std::map<c10::DeviceIndex, c10::Stream> streams_; /* guarded by streams_mutex_ */
 };
 
 inline Operation::~Operation()
@@ -462,12 +542,82 @@ inline bool Operation::await_begin(double seconds)
     return true;
 }
 
+/* Not locked: another thread waits for the handle. */
+inline std::unique_lock<std::timed_mutex> Operation::lock_within(double seconds)
+{
+    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) (void)lock.try_lock_for(std::chrono::duration<double>(seconds));
+    return lock;
+}
+
+/* Calls finish(), which works on the current stream. */
+inline void Operation::call_finish()
+{
+    at::AutoDispatchBelowAutograd no_autograd;
+    try {
+        const auto device = device_of(keeps);
+        finish(counts);
+        record_use(keeps);
+        if (device) {
+            finished_.emplace(device->type());
+            finished_->record(current_stream(*device));
+        }
+    } catch (const c10::Error &failure) {
+        finish_error_ = failure.what_without_backtrace();
+    } catch (const std::exception &failure) {
+        finish_error_ = failure.what();
+    }
+    finish = nullptr;
+}
+
+/* The current stream goes on behind what finish() has enqueued, maybe on another one. */
+inline void Operation::follow_finish()
+{
+    if (finished_) finished_->block(current_stream(finished_->device()));
+}
+
 inline bool Operation::wait(double seconds)
 {
     if (is_over_.load(std::memory_order_acquire)) return true;
-    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() && !lock.try_lock_for(std::chrono::duration<double>(seconds)))
-        return false;
+    auto lock = lock_within(seconds);
+    return lock.owns_lock() && wait_locked(seconds);
+}
+
+inline bool Operation::join(double seconds)
+{
+    if (!is_over_.load(std::memory_order_acquire)) {
+        auto lock = lock_within(seconds);
+        if (!lock.owns_lock()) return false;
+        if (!is_over_.load(std::memory_order_relaxed) && !await_begin(seconds)) return false;
+        const auto device = is_joined_ ? device_ : device_of(keeps);
+        if (is_over_.load(std::memory_order_relaxed) || !device || !counts.empty() ||
+            !refusal.empty() || !world_->is_open()) {
+            if (!wait_locked(seconds)) return false;
+        } else {
+            const dp_status_t status = dp_stream_wait(handle, native_stream(*device), seconds);
+            if (status == DP_ERR_TIMEOUT) return false;
+            if (status != DP_OK) return wait_locked(seconds); /* tells the failure */
+            if (!is_joined_) {
+                if (finish) {
+                    call_finish();
+                } else {
+                    record_use(keeps);
+                }
+                keeps.clear();
+                device_ = device;
+                is_joined_.store(true, std::memory_order_release);
+                world_->add_joined(shared_from_this());
+                return true;
+            }
+        }
+    }
+    follow_finish();
+    return true;
+}
+
+/* mutex_ is held. */
+inline bool Operation::wait_locked(double seconds)
+{
     if (is_over_.load(std::memory_order_relaxed)) return true;
     if (!await_begin(seconds)) return false;
     dp_result_t result = DP_RESULT_INIT;
@@ -484,16 +634,9 @@ inline bool Operation::wait(double seconds)
             error_ = *result.text ? result.text : dp_error_text(world_->context());
             if (error_.empty()) error_ = dp_status_string(status);
             if (turns && status == DP_ERR_MISMATCH && turns->is_shared()) error_ += kShared;
-        } else if (finish) {
-            at::AutoDispatchBelowAutograd no_autograd;
-            try {
-                finish(counts);
-                record_use(keeps);
-            } catch (const c10::Error &failure) {
-                error_ = failure.what_without_backtrace();
-            } catch (const std::exception &failure) {
-                error_ = failure.what();
-            }
+        } else {
+            if (finish) call_finish();
+            error_ = finish_error_;
         }
     }
     search = nullptr;
