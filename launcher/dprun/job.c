@@ -187,7 +187,6 @@ static int give_knobs(dp_job_t *job)
 static const char *const share_gpu_variables[][2] = {
     {"NCCL_NET", "Socket"},
     {"NCCL_IB_DISABLE", "1"},
-    {"NCCL_SOCKET_IFNAME", "lo"},
     {"NCCL_P2P_DISABLE", "1"},
     {"NCCL_SHM_DISABLE", "1"},
     {"NCCL_NVLS_ENABLE", "0"},
@@ -241,11 +240,26 @@ int dp_job_ticket_fd(void)
     return (int)limit.rlim_max - 1;
 }
 
+/* NCCL reads its variables once in a process, so they are there before it starts. Kernels of
+ * several communicators start in the order they are issued in (docs/nccl.md). NCCL's own meeting
+ * keeps to loopback on one node, and else to the network that was named, if one was. */
+static int give_nccl_variables(dp_job_t *job)
+{
+    const char *network = job->command->place.size > 0 ? job->command->config.net_interface : "lo";
+    char exact[DP_CONFIG_TEXT_MAX + 1];
+
+    if (set_default_variable(job, "NCCL_LAUNCH_ORDER_IMPLICIT", "1") < 0) return -1;
+    if (network[0] == '\0') return 0;
+    snprintf(exact, sizeof(exact), "=%s", network); /* and not every one that begins so */
+    return set_default_variable(job, "NCCL_SOCKET_IFNAME", exact) < 0 ? -1 : 0;
+}
+
 static int give_variables(dp_job_t *job)
 {
     const dp_command_t *command = job->command;
     char number[16];
 
+    if (give_nccl_variables(job) != 0) return -1;
     for (size_t i = 0; i < DP_ARRAY_LEN(ucx_variables); i++) {
         if (set_default_variable(job, ucx_variables[i][0], ucx_variables[i][1]) < 0) return -1;
     }

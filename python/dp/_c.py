@@ -29,6 +29,8 @@ def _candidates() -> list[str]:
 PATH = _candidates()[0]
 # UCX's hooks on memory calls have crashed and frozen Python processes, and libdp needs none of them.
 os.environ.setdefault("UCX_MEM_EVENTS", "n")
+# NCCL reads it once in a process, perhaps for PyTorch first (docs/nccl.md).
+os.environ.setdefault("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
 try:
     _waits = ctypes.CDLL(PATH)
     _short = ctypes.PyDLL(PATH)

@@ -121,8 +121,6 @@ static const setting_t table[] = {
          "Network interface to other nodes, e.g. eth0; empty: one on which all nodes reach each other, found by trying."),
     CHOICE("NODE_TRANSPORT", "memory", node_transport, PLAN, "memory|ucx", DP_CONFIG_NODE_MEMORY,
            "Control messages inside a node; ucx is for tests, over the loopback interface."),
-    YES_NO("NCCL_RING", "1", nccl_ring, OWN,
-           "NCCL uses rings; 0: its own choice. A NCCL_ALGO that is set stays."),
     INTEGER("NCCL_CTAS", "0", nccl_ctas, OWN, 0, 64,
             "Most blocks of the GPU that a collective of NCCL may take; 0: NCCL's choice."),
     TIME("NCCL_LIMIT", "10min", nccl_limit_ns, OWN, 0, 168 * HOUR,

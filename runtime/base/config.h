@@ -72,7 +72,6 @@ typedef struct dp_config {
     char ucx_devices[64];        /* UCX_DEVICES: of the data plane; "": by NET_INTERFACE */
     char net_interface[16];      /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
     int net_version;             /* of IP there, 4 or 6; dp_init() finds it; 0: either */
-    int nccl_ring;               /* NCCL_RING: 1: rings; 0: NCCL chooses; NCCL_ALGO wins */
     int nccl_ctas;               /* NCCL_CTAS: most blocks a collective may take; 0: NCCL's */
     uint64_t nccl_limit_ns;      /* NCCL_LIMIT: of an operation on the device; 0: none */
     uint64_t nccl_abort_ns;      /* NCCL_ABORT: of an abort, then the process ends */

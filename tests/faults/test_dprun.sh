@@ -375,8 +375,10 @@ check "--share-gpu makes each rank a host to NCCL" "$(sort -u "$work/out" | grep
 run -np 2 --share-gpu --no-prefix --env CUDA_MODULE_LOADING=LAZY sh -c 'echo "$CUDA_DEVICE_MAX_CONNECTIONS $CUDA_MODULE_LOADING"'
 check "--share-gpu gives streams a queue each, and leaves what is set" "$(sort -u "$work/out" | grep -c '^32 LAZY$')" = 1
 has "--share-gpu says what it is not" err '2 ranks share one GPU: functional test, not a benchmark'
-run -np 2 sh -c 'echo "<$NCCL_HOSTID>"'
-has "without it NCCL is left alone" out '<>$'
+run -np 2 sh -c 'echo "<$NCCL_HOSTID$NCCL_ALGO> $NCCL_SOCKET_IFNAME $NCCL_LAUNCH_ORDER_IMPLICIT"'
+has "without it NCCL meets on loopback, and chooses the rest" out '<> =lo 1$'
+NCCL_SOCKET_IFNAME=eth7 run -np 1 sh -c 'echo "$NCCL_SOCKET_IFNAME"'
+has "a network that is set for NCCL stays" out 'eth7$'
 run --help
 check "--help exits with 0" "$code" = 0
 for name in fusion-bytes fusion-buffers wire tree-arity stall-limit heartbeat start-timeout log pretend-nodes timeline output-dir dry-run; do

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cuda_runtime_api.h>
 
@@ -43,9 +44,11 @@ dp_status_t nccl_rank_open(const nccl_world_t *world, engine_rank_t *rank, dp_er
         snprintf(names[i], sizeof(names[i]), "host%d", engine_node(&world->world, i));
         list[i] = names[i];
     }
+    if (rank->rank > 0 && world->late_ns != 0) usleep((useconds_t)(world->late_ns / 1000));
     dp_config_defaults(&rank->config);
     if (world->limit_ns != 0) rank->config.nccl_limit_ns = world->limit_ns;
     if (world->start_ns != 0) rank->config.start_timeout_ns = world->start_ns;
+    snprintf(rank->config.net_interface, sizeof(rank->config.net_interface), "eth3");
     if (world->abort_ns != 0) rank->config.nccl_abort_ns = world->abort_ns;
     dp_log_init(&rank->log, DP_LOG_ERROR, rank->rank);
     status = dp_topology_init(&rank->topology, list, world->world.size);
@@ -104,6 +107,11 @@ int nccl_world_run(const nccl_world_t *world, engine_body_t body, void *user)
     int failures = 0;
 
     if (dp_bootstrap_create_threads(size, bootstraps) != DP_OK) return 1;
+    if (world->is_bare) {
+        unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    } else {
+        setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1); /* as dprun does */
+    }
     for (int i = 0; i < size; i++) {
         threads[i].world = world;
         threads[i].rank.rank = i;

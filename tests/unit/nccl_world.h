@@ -14,6 +14,8 @@
 typedef struct nccl_world {
     engine_world_t world;                  /* first: what the shared cases get */
     uint64_t limit_ns, start_ns, abort_ns; /* 0: the default */
+    uint64_t late_ns;                      /* all ranks but the first come so much later */
+    int is_bare;                           /* of the variables that dprun sets */
     /* Looks at how the engine was made; NULL: it must be. */
     void (*opened)(engine_rank_t *rank, dp_status_t status, const dp_error_t *error);
 } nccl_world_t;

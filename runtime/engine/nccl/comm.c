@@ -201,9 +201,10 @@ static dp_status_t check_version(const dp_nccl_engine_t *engine, int *version, d
 /* ---- Making --------------------------------------------------------------------------------- */
 
 /* Until NCCL has made the communicator or says why not. */
-static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_error_t *error)
+static dp_status_t await_init(dp_nccl_group_t *group, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
+    const uint64_t deadline_ns = dp_now_ns() + engine->limits.start_ns;
     unsigned turns = 0;
 
     for (;;) {
@@ -224,11 +225,19 @@ static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_e
                                 why[0] != '\0' ? ": " : "", why);
         }
         if (dp_now_ns() > deadline_ns) {
+            char hint[120] = "";
+
+            if (engine->interface[0] != '\0' && dp_environment("NCCL_SOCKET_IFNAME") == NULL) {
+                snprintf(hint, sizeof(hint),
+                         "; NCCL has chosen a network itself: NCCL_SOCKET_IFNAME==%s is the one on "
+                         "which the nodes have met",
+                         engine->interface);
+            }
             return dp_error_set(
                 error, DP_ERR_TIMEOUT,
-                "rank %d: nccl: the communicator%s of %d ranks is still being made after %llu ms",
+                "rank %d: nccl: the communicator%s of %d ranks is still being made after %llu ms%s",
                 engine->rank, group->title, group->size,
-                (unsigned long long)(engine->limits.start_ns / 1000000));
+                (unsigned long long)(engine->limits.start_ns / 1000000), hint);
         }
         dp_nccl_back_off(&turns);
     }
@@ -236,8 +245,7 @@ static dp_status_t await_init(dp_nccl_group_t *group, uint64_t deadline_ns, dp_e
 
 /* Returns when all ranks of the group have come here. group->comm is stored under call_lock at
  * once, while it is still being made, so that an abort finds it and can break it. */
-static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uint64_t deadline_ns,
-                             dp_error_t *error)
+static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, dp_error_t *error)
 {
     dp_nccl_engine_t *engine = group->engine;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -256,7 +264,7 @@ static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, uin
                             "rank %d: nccl: making the communicator%s of %d ranks: %s",
                             engine->rank, group->title, group->size, ncclGetErrorString(result));
     }
-    return await_init(group, deadline_ns, error);
+    return await_init(group, error);
 }
 
 /* What ranks tell each other before there is a communicator. */
@@ -328,7 +336,7 @@ static dp_status_t fill_hello(const dp_nccl_engine_t *engine, nccl_hello_t *hell
 
 /* Versions are compared before NCCL is called: ranks of different versions would speak different
  * protocols, and the first thing a person saw of that would be a hang. */
-dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns, dp_error_t *error)
+dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, dp_error_t *error)
 {
     void **values = calloc((size_t)engine->size, sizeof(*values));
     size_t *bytes = calloc((size_t)engine->size, sizeof(*bytes));
@@ -351,16 +359,15 @@ dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns
     }
     if (status == DP_OK) {
         status = engine->bootstrap->ops->exchange(engine->bootstrap, "nccl", &hello, sizeof(hello),
-                                                  values, bytes, deadline_ns, error);
+                                                  values, bytes,
+                                                  dp_now_ns() + engine->limits.start_ns, error);
     }
     if (status == DP_OK) status = compare_hellos(engine, values, bytes, error);
     if (status == DP_OK) {
-        status =
-            init_comm(engine->world, &((const nccl_hello_t *)values[0])->id, deadline_ns, error);
+        status = init_comm(engine->world, &((const nccl_hello_t *)values[0])->id, error);
     }
     if (status == DP_OK && engine->ordered != NULL) {
-        status = init_comm(engine->ordered, &((const nccl_hello_t *)values[0])->ordered,
-                           deadline_ns, error);
+        status = init_comm(engine->ordered, &((const nccl_hello_t *)values[0])->ordered, error);
     }
     if (status == DP_ERR_INVALID) status = explain_refusal(engine, values, error);
     for (int i = 0; i < engine->size; i++)
@@ -566,7 +573,6 @@ void dp_nccl_group_destroy(dp_engine_t *self, dp_engine_group_t *group)
 void dp_nccl_keep_make(dp_nccl_group_t *group)
 {
     dp_nccl_engine_t *engine = group->engine;
-    const uint64_t deadline_ns = dp_now_ns() + engine->limits.start_ns;
     dp_error_t error = {DP_OK, ""};
     dp_error_t why = {DP_OK, ""};
     dp_status_t status = DP_OK;
@@ -579,7 +585,7 @@ void dp_nccl_keep_make(dp_nccl_group_t *group)
         }
     }
     if (status == DP_OK) {
-        status = init_comm(group, engine->making.id, deadline_ns, &error);
+        status = init_comm(group, engine->making.id, &error);
     }
     if (status != DP_OK) {
         dp_nccl_stop(engine, status, error.text);

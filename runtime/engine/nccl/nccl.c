@@ -10,6 +10,7 @@
  */
 #include "runtime/engine/nccl/nccl_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -411,19 +412,28 @@ static const dp_engine_ops_t nccl_ops = {
     .destroy = nccl_destroy,
 };
 
+/* Groups and lanes share the GPU: on all ranks their kernels start in the order they are issued in,
+ * and may then run beside each other. NCCL reads this once in a process, perhaps for other
+ * communicators than ours, and setenv() is not safe beside other threads. So it must be there. */
+static dp_status_t check_launch_order(const dp_nccl_engine_t *engine, dp_error_t *error)
+{
+    static const char variable[] = "NCCL_LAUNCH_ORDER_IMPLICIT";
+
+    if (engine->size == 1 || dp_environment(variable) != NULL) return DP_OK;
+    return dp_error_set(error, DP_ERR_CONFIG,
+                        "rank %d: nccl: %s=1 is not in the environment, and communicators that "
+                        "share a GPU may wait for each other for ever without it: start the job by "
+                        "dprun or import dp before torch works, which set it, or set it yourself",
+                        engine->rank, variable);
+}
+
 static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *config,
                                dp_error_t *error)
 {
-    const uint64_t deadline_ns = dp_now_ns() + engine->limits.start_ns;
     char text[80];
-    dp_status_t status;
+    dp_status_t status = check_launch_order(engine, error);
 
-    /* Before NCCL reads it; one that a person set stays. */
-    if (config->nccl_ring) setenv("NCCL_ALGO", "Ring", 0);
-    /* Groups and lanes share the GPU: on all ranks their kernels start in the order they are issued
-     * in, and may then run beside each other. */
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    status = make_world(engine, &engine->world, error);
+    if (status == DP_OK) status = make_world(engine, &engine->world, error);
     if (status == DP_OK && config->order == DP_CONFIG_ORDER_PROGRAM) {
         status = make_world(engine, &engine->ordered, error);
         engine->groups = engine->ordered; /* it ends with the groups */
@@ -432,7 +442,7 @@ static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *conf
     if (status == DP_OK) status = make_stream(&engine->memory.zeroing, error);
     if (status == DP_OK) status = make_issuing(engine, DP_LANE_MAIN, error);
     if (status == DP_OK) status = make_making(engine, error);
-    if (status == DP_OK) status = dp_nccl_connect_world(engine, deadline_ns, error);
+    if (status == DP_OK) status = dp_nccl_connect_world(engine, error);
     if (status == DP_OK) status = dp_nccl_threads_start(engine, error);
     if (status != DP_OK) return status;
     dp_engine_nccl_describe(text, sizeof(text));
@@ -440,6 +450,12 @@ static dp_status_t init_engine(dp_nccl_engine_t *engine, const dp_config_t *conf
                  engine->rank, engine->size, engine->gpu, engine->max_ctas);
     return DP_OK;
 }
+
+/* DP_START_TIMEOUT is for what takes milliseconds: processes that meet. Each step of a GPU's start
+ * has so many times as long. On a cold cluster ranks come to it apart by the time in which a file
+ * system hands out 250 MB of libnccl and CUDA makes its contexts, and NCCL's own search of the
+ * fabric takes tens of seconds for many GPUs. A rank that dies meanwhile is noticed at once. */
+#define START_TIMES 10
 
 /* The watcher's sleeps end at times of dp_now_ns(), which is the monotonic clock. */
 static void init_locks(dp_nccl_engine_t *engine)
@@ -475,9 +491,11 @@ dp_status_t dp_engine_nccl_create(dp_bootstrap_t *bootstrap, const dp_topology_t
     engine->rank = bootstrap->rank;
     engine->size = bootstrap->size;
     engine->max_ctas = config->nccl_ctas;
+    if (topology->node_count > 1)
+        snprintf(engine->interface, sizeof(engine->interface), "%s", config->net_interface);
     engine->limits.operation_ns = config->nccl_limit_ns;
     engine->limits.break_ns = config->nccl_abort_ns;
-    engine->limits.start_ns = config->start_timeout_ns;
+    engine->limits.start_ns = START_TIMES * config->start_timeout_ns;
     engine->jobs.tail = &engine->jobs.first;
     init_locks(engine);
     if (!device->ops->is_async) {

@@ -100,7 +100,7 @@ typedef struct dp_nccl_range {
 /* How long things may take; ns. */
 typedef struct dp_nccl_limits {
     uint64_t operation_ns; /* 0: no limit */
-    uint64_t start_ns;     /* of making and of ending a communicator */
+    uint64_t start_ns;     /* of meeting, and of making and of ending a communicator */
     uint64_t break_ns;     /* of aborting all of them: then the process ends */
 } dp_nccl_limits_t;
 
@@ -183,6 +183,7 @@ struct dp_nccl_engine {
     const dp_log_t *log;
     struct dp_inject *injector;
     int rank, size, gpu, max_ctas;
+    char interface[16]; /* on which nodes have met; "": there is one node */
     dp_nccl_limits_t limits;
     dp_nccl_group_t *world;
     dp_nccl_group_t *ordered; /* the same ranks, for the operations of an ordered world; or NULL */
@@ -266,8 +267,7 @@ dp_status_t dp_nccl_await_event(dp_nccl_engine_t *engine, cudaEvent_t event, uin
 dp_status_t dp_nccl_await_keeper(dp_nccl_group_t *group, dp_error_t *error);
 
 /* The world's: collective, over the bootstrap. */
-dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, uint64_t deadline_ns,
-                                  dp_error_t *error);
+dp_status_t dp_nccl_connect_world(dp_nccl_engine_t *engine, dp_error_t *error);
 dp_status_t dp_nccl_group_make(dp_nccl_engine_t *engine, const dp_engine_members_t *members,
                                dp_nccl_group_t **out, dp_error_t *error);
 void dp_nccl_group_free(dp_nccl_group_t *group);

@@ -433,6 +433,10 @@ static void never_came(engine_rank_t *rank, dp_status_t status, const dp_error_t
     engine_check(rank, status == DP_ERR_TIMEOUT, "%s", dp_status_string(status));
     engine_check(rank, strstr(error->text, "still being made after 1500 ms") != NULL, "'%s'",
                  error->text);
+    engine_check(rank,
+                 (strstr(error->text, "NCCL_SOCKET_IFNAME==eth3") != NULL) ==
+                     (rank->topology.node_count > 1),
+                 "'%s'", error->text);
 }
 
 static void nccl_a_start_in_progress_for_ever_ends(void **state)
@@ -440,11 +444,50 @@ static void nccl_a_start_in_progress_for_ever_ends(void **state)
     nccl_world_t world = NCCL_WORLD(2);
 
     (void)state;
-    world.start_ns = 1500 * MS; /* the ranks have to find each other in that time */
+    world.start_ns = 150 * MS; /* the ranks have to find each other in ten times as much */
     world.opened = never_came;
-    nccl_double_fault(NCCL_FAULT_INIT, 1);
+    for (world.world.nodes = 1; world.world.nodes <= 2; world.world.nodes++) {
+        nccl_double_fault(NCCL_FAULT_INIT, 1);
+        assert_int_equal(nccl_world_run(&world, never_runs, NULL), 0);
+        assert_int_equal(nccl_double_aborted(), 2 * world.world.nodes);
+    }
+}
+
+/* DP_START_TIMEOUT does not hold for a rank whose libraries load slowly. */
+static void nccl_a_rank_may_load_for_longer_than_ranks_take_to_meet(void **state)
+{
+    nccl_world_t world = NCCL_WORLD(3);
+
+    (void)state;
+    world.start_ns = 200 * MS;
+    world.late_ns = 500 * MS;
+    assert_int_equal(nccl_world_run(&world, run_many, &world), 0);
+}
+
+static void without_order(engine_rank_t *rank, dp_status_t status, const dp_error_t *error)
+{
+    engine_check(rank, status == (rank->size == 1 ? DP_OK : DP_ERR_CONFIG), "%s: %s",
+                 dp_status_string(status), error->text);
+    if (status != DP_OK)
+        engine_check(rank, strstr(error->text, "NCCL_LAUNCH_ORDER_IMPLICIT=1 is not") != NULL,
+                     "'%s'", error->text);
+}
+
+static void nothing(engine_rank_t *rank, void *user)
+{
+    (void)rank;
+    (void)user;
+}
+
+static void nccl_several_ranks_want_an_order_of_kernels(void **state)
+{
+    nccl_world_t alone = NCCL_WORLD(1), world = NCCL_WORLD(2);
+
+    (void)state;
+    alone.is_bare = world.is_bare = 1;
+    alone.opened = world.opened = without_order;
+    assert_int_equal(nccl_world_run(&alone, nothing, NULL), 0);
     assert_int_equal(nccl_world_run(&world, never_runs, NULL), 0);
-    assert_int_equal(nccl_double_aborted(), 2);
 }
 
 static void was_refused(engine_rank_t *rank, dp_status_t status, const dp_error_t *error)
@@ -1011,6 +1054,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(nccl_an_older_library_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(nccl_a_library_that_is_old_enough_will_do, begin, end),
         cmocka_unit_test_setup_teardown(nccl_a_start_in_progress_for_ever_ends, begin, end),
+        cmocka_unit_test_setup_teardown(nccl_a_rank_may_load_for_longer_than_ranks_take_to_meet,
+                                        begin, end),
+        cmocka_unit_test_setup_teardown(nccl_several_ranks_want_an_order_of_kernels, begin, end),
         cmocka_unit_test_setup_teardown(nccl_a_communicator_that_fails_is_told, begin, end),
         cmocka_unit_test_setup_teardown(nccl_starts_whole_or_not_at_all, begin, end),
         cmocka_unit_test_setup_teardown(nccl_an_operation_that_lasts_too_long_ends, begin, end),
