@@ -1,9 +1,9 @@
 /*
  * bucket.h - one bucket, from its plan to its end.
  *
- * bucket_op.c says what the engine is asked for; bucket_stages.c copies on both sides of the
- * engine's operation, or bucket_async.c has the device do it; bucket.c queues all that on the
- * streams. `index` is a piece of the bucket throughout.
+ * bucket_stages.c says what the engine is asked for and copies on both sides of its operation, or
+ * bucket_async.c has the device copy; bucket.c queues all that on the streams. `index` is a piece
+ * of the bucket throughout.
  *
  * runner.c calls dp_bucket_start() on the thread that runs the launch; the functions that copy run
  * on the threads of the streams.
@@ -43,7 +43,7 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
     return bucket->job->pipeline->device->ops;
 }
 
-/* ---- bucket_op.c ---------------------------------------------------------------------------- */
+/* ---- bucket_stages.c ------------------------------------------------------------------------ */
 
 /* 1: the elements in its fused buffer are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_bucket_t *bucket);
@@ -66,8 +66,6 @@ unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
 
 /* Fills in op, its pieces and its exchange. */
 void dp_bucket_fill_op(dp_bucket_t *bucket);
-
-/* ---- bucket_stages.c ------------------------------------------------------------------------ */
 
 /* The timeline's counters, when a bucket starts and when it ends. */
 void dp_bucket_count_in_flight(dp_bucket_t *bucket, int starts);

@@ -7,8 +7,7 @@
  * is moved.
  */
 #include "fusion/job.h"
-#include "fusion/compress.h"
-#include "fusion/exchange.h"
+#include "fusion/item_input.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -235,7 +234,7 @@ static void fill_entry(dp_fusion_job_t *job, size_t e, size_t i, size_t t)
     entry->dtype = tensor->dtype;
     entry->count = tensor->count;
     if (tensor->dtype == DP_F32 && is_sum(item)) {
-        entry->wire = dp_compress_choose(item->wire, item->last_absmax, &job->items[i].exponent);
+        entry->wire = dp_plan_wire(item->wire, item->last_absmax, &job->items[i].exponent);
     }
     entry->in_place = entry->in_place && !scales_first(job, i, tensor->dtype) &&
                       !packs_for_wire(job, entry->wire);

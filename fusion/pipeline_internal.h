@@ -5,8 +5,7 @@
  * The files of fusion/ that work on it, each calling only those to its left:
  *
  *   launches.c, fused_buffers.c <-- lane_streams.c, job.c
- *       <-- bucket_op.c, bucket_stages.c, bucket_async.c <-- bucket.c <-- runner.c
- *       <-- lanes.c, pipeline.c
+ *       <-- bucket_stages.c, bucket_async.c <-- bucket.c <-- runner.c <-- pipeline.c
  *
  * Threads: submitters fill the queues; of each queue one thread at a time, the holder of its
  * progress_lock, runs launches (the launch thread, or a waiting thread in its place); the streams'

@@ -88,4 +88,12 @@ size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int rank
 /* The smallest fused buffer every entry of a world this large can be cut to. */
 size_t dp_plan_least_buffer_bytes(int ranks);
 
+/*
+ * The wire for a tensor whose previous raw sum (before postscale) had this largest magnitude, and
+ * the power-of-two scale under which it travels, which costs no rounding: negative or NaN: never
+ * seen, Inf: it overflowed. Then, and for 0, fp16 travels uncompressed once. bf16 has the range of
+ * fp32 and always travels with exponent 0.
+ */
+dp_wire_t dp_plan_wire(dp_wire_t wanted, float last_absmax, int *exponent);
+
 #endif

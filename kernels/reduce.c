@@ -60,6 +60,130 @@ static void finish_block(float *block, size_t count, float post)
         block[i] = canonical_1(block[i] * post);
 }
 
+/* ---- Sums of fp32 in one pass ------------------------------------------------------------------ */
+
+/* Makes the NaNs of a block that was written to one or two places canonical. */
+static void mend_block(void *const *to, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float value = canonical_1(((const f32_mem *)to[0])[i]);
+
+        ((f32_mem *)to[0])[i] = value;
+        if (to[1] != NULL) ((f32_mem *)to[1])[i] = value;
+    }
+}
+
+/* How many elements ahead of the sum the prefetches go. */
+#define AHEAD 256
+
+/*
+ * Asks for the line at an element of an output, to write it. Where an output is an input of another
+ * rank, whose core has just written it, a load would bring a line that is shared with that core,
+ * and the store after it would wait for it once more: at 256 KiB to 1 MiB that is half of the time
+ * or more. Never past the end: what comes there may be what another rank is writing.
+ */
+INLINE void claim(void *base, size_t at)
+{
+    __builtin_prefetch((f32_mem *)base + at, 1);
+}
+
+/* One vector of the sum. */
+INLINE f32v sum_vector(const f32_mem *const *from, int n, size_t at, float pre, float post,
+                       int is_scaled)
+{
+    f32v value = load(from[0], at);
+
+    if (is_scaled) value *= pre;
+    for (int k = 1; k < n; k++) /* here gradients are added: docs/design.md, section 3 */
+        value += is_scaled ? load(from[k], at) * pre : load(from[k], at);
+    return is_scaled ? value * post : value;
+}
+
+/*
+ * The same to one or two outputs (to[1] NULL: one) and, where has_figures, their figures, in one
+ * pass: the arithmetic goes on while memory is waited for, if it is little enough. So NaNs are not
+ * looked for where the figures show them, and nothing is multiplied by 1. left: elements until the
+ * end of what the call is about.
+ */
+INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, size_t at,
+                              size_t count, size_t left, float pre, float post, int is_scaled,
+                              int has_figures, dp_tally_t *tally)
+{
+    const f32_mem *from[8];
+    void *const first = to[0], *const second = to[1];
+    int is_read_only[8];
+    figures_t figures = {0};
+    size_t i = 0;
+
+    for (int k = 0; k < n; k++) {
+        from[k] = (const f32_mem *)in[k] + at;
+        is_read_only[k] = from[k] != first && (second == NULL || from[k] != second);
+    }
+    for (; i + TALLY_LANES <= count; i += TALLY_LANES) {
+        f32v values[TALLY_LANES / LANES];
+
+        if (i + AHEAD < left) {
+            for (int k = 0; k < n; k++)
+                if (is_read_only[k]) __builtin_prefetch(from[k] + i + AHEAD);
+            claim(first, i + AHEAD);
+            if (second != NULL) claim(second, i + AHEAD);
+        }
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++) {
+            values[j] = sum_vector(from, n, i + j * LANES, pre, post, is_scaled);
+            if (!has_figures) values[j] = canonical(values[j]);
+            store(first, i + j * LANES, values[j]);
+            if (second != NULL) store(second, i + j * LANES, values[j]);
+        }
+        if (!has_figures) continue;
+        __asm__ volatile("" ::: "memory"); /* loads that stay loads */
+        for (size_t j = 0; j < TALLY_LANES / LANES; j++)
+            add_stored_figures(&figures, first, i + j * LANES, values[j], j);
+    }
+    for (size_t rest = i; rest < count; rest++) {
+        float value = is_scaled ? from[0][rest] * pre : from[0][rest];
+
+        for (int k = 1; k < n; k++)
+            value += is_scaled ? from[k][rest] * pre : from[k][rest];
+        value = canonical_1(is_scaled ? value * post : value);
+        ((f32_mem *)first)[rest] = value;
+        if (second != NULL) ((f32_mem *)second)[rest] = value;
+    }
+    if (has_figures) {
+        const figures_t all = figures; /* whose address may be taken: those above are registers */
+
+        if (fold_largest(&all) > 0x7f800000) mend_block(to, i);
+        close_figures(tally, &all, first, i, count);
+    }
+}
+
+/* 2, 3 or 4 inputs; tally NULL: no figures. */
+static inline void sum_whole_block(void *const *to, const void *const *in, int in_count, size_t at,
+                                   size_t count, size_t left, float pre, float post,
+                                   dp_tally_t *tally)
+{
+    const int is_scaled = pre != 1.0f || post != 1.0f;
+
+#define WHOLE_CASE(n)                                                                              \
+    if (is_scaled && tally != NULL) {                                                              \
+        sum_whole_block_n(to, in, n, at, count, left, pre, post, 1, 1, tally);                     \
+    } else if (is_scaled) {                                                                        \
+        sum_whole_block_n(to, in, n, at, count, left, pre, post, 1, 0, NULL);                      \
+    } else if (tally != NULL) {                                                                    \
+        sum_whole_block_n(to, in, n, at, count, left, pre, post, 0, 1, tally);                     \
+    } else {                                                                                       \
+        sum_whole_block_n(to, in, n, at, count, left, pre, post, 0, 0, NULL);                      \
+    }
+
+    if (in_count == 2) {
+        WHOLE_CASE(2)
+    } else if (in_count == 3) {
+        WHOLE_CASE(3)
+    } else {
+        WHOLE_CASE(4)
+    }
+#undef WHOLE_CASE
+}
+
 /* 1: a sum that one pass over memory can do: no output is to be streamed. */
 static int is_one_pass(const dp_reduce_args_t *args)
 {
@@ -84,6 +208,8 @@ static void sum_f32(const dp_reduce_args_t *args)
             memcpy((f32_mem *)args->out[k] + at, to[0], count * sizeof(float));
     }
 }
+
+/* ---- All others ------------------------------------------------------------------------------ */
 
 static void reduce_f32(const dp_reduce_args_t *args)
 {

@@ -8,8 +8,8 @@
  * number.
  *
  * Called on the thread that drives the negotiator: by negotiator.c for this rank's dp_join(), by
- * receive.c for a JOIN from below, by follow.c for JOINED, and by flush.c to send what is due. The
- * questions at the end are asked by agree.c, order.c and stall.c.
+ * receive.c for a JOIN from below, by follow.c for JOINED, and by negotiator.c to send what is due.
+ * The questions at the end are asked by agree.c, order.c and stall.c.
  */
 #include "coordinator/negotiator/join.h"
 

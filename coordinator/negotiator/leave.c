@@ -12,8 +12,8 @@
  * ready, and the other known to have left, sends LACKS, and the root orders a FAILURE.
  *
  * Called on the thread that drives the negotiator: by negotiator.c and own.c for this rank's
- * submissions and its end, by receive.c for KEEP and LEFT, by follow.c for CLOSED, by flush.c to
- * send what is due, and by agree.c for single questions.
+ * submissions and its end, by receive.c for KEEP and LEFT, by follow.c for CLOSED, by negotiator.c
+ * to send what is due, and by agree.c for single questions.
  */
 #include "coordinator/negotiator/leave.h"
 

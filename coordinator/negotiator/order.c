@@ -1,8 +1,8 @@
 /*
  * order.c - the root: appends to the one order that all ranks follow, and decides when.
  *
- * Called by agree.c when a tensor is complete and by flush.c to launch what is due; also by join.c,
- * leave.c and negotiator.c. On the thread that drives the root's negotiator.
+ * Called by agree.c when a tensor is complete and by negotiator.c to launch what is due; also by
+ * join.c and leave.c. On the thread that drives the root's negotiator.
  *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never
@@ -334,7 +334,7 @@ static dp_status_t insert_by_priority(dp_entry_array_t *list, dp_entry_t *entry)
 
 /* Launches what is held back by priority. At equal priority tensors that this rank takes no part
  * in go first, because they are never held back. */
-static void launch_held(dp_negotiator_t *n)
+void dp_order_launch_held(dp_negotiator_t *n)
 {
     dp_entry_array_t *complete = &n->order.complete, *foreign = &n->order.foreign;
 
@@ -385,11 +385,6 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry)
     }
 }
 
-void dp_order_launch_held(dp_negotiator_t *n)
-{
-    launch_held(n);
-}
-
 /* Another list of ranks came under the name of a group that waits to be launched. */
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 {
@@ -412,7 +407,7 @@ void dp_order_flush(dp_negotiator_t *n)
 {
     if (n->is_fatal) return;
     if (is_launch_due(n)) {
-        launch_held(n);
+        dp_order_launch_held(n);
     } else if (n->order.foreign.count > 0) {
         launch_list(n, &n->order.foreign);
     }

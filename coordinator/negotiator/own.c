@@ -6,7 +6,7 @@
  * stays: two lists of ranks have used one name, and this rank's was not the one that was launched.
  * Then dp_own_queue() keeps the entry, and dp_own_flush() has the submission arrive again.
  *
- * Called by negotiator.c, flush.c and receive.c, on the thread that drives the negotiator.
+ * Called by negotiator.c and receive.c, on the thread that drives the negotiator.
  */
 #include "coordinator/negotiator/own.h"
 

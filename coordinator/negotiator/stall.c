@@ -11,8 +11,8 @@
  * message of this file is ever sent.
  *
  * Called on the thread that drives the negotiator: by agree.c, which has a tensor watched while it
- * waits, by negotiator.c when time has passed, by follow.c for WHO, by receive.c for MISSING, and
- * by flush.c to send what is due.
+ * waits, by negotiator.c when time has passed and to send what is due, by follow.c for WHO, and
+ * by receive.c for MISSING.
  */
 #include "coordinator/negotiator/stall.h"
 

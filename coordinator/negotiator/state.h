@@ -7,7 +7,6 @@
  *   negotiator.c    the public inputs and outputs
  *   receive.c       frames from neighbours, and items from children
  *   follow.c        items from the parent, and the entry that an item speaks of
- *   flush.c         the one order in which what is due becomes outputs
  *   own.c           this rank's submissions
  *   agree.c         one tensor: it arrives, is complete, is launched or fails
  *   contest.c       two lists of ranks for one group to be made
@@ -29,7 +28,6 @@
 #include "coordinator/negotiator/agree.h"
 #include "coordinator/negotiator/bits.h"
 #include "coordinator/negotiator/contest.h"
-#include "coordinator/negotiator/flush.h"
 #include "coordinator/negotiator/follow.h"
 #include "coordinator/negotiator/join.h"
 #include "coordinator/negotiator/leave.h"

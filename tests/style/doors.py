@@ -83,10 +83,10 @@ def check_planted():
                "dp_own_count(n, 1);", "item->position = 4;", "launch.sequence = n->sequence + 1;",
                "dp_bit_set(branches, entry->root);"]
     for line in planted:
-        if not list(foreign_writes("flush.c", line)):
+        if not list(foreign_writes("follow.c", line)):
             yield "not found: " + line
     for line in allowed:
-        for found in foreign_writes("flush.c", line):
+        for found in foreign_writes("follow.c", line):
             yield "found: " + found
     if list(foreign_writes("order.c", planted[0])):
         yield "an owner may not write its own"

@@ -5,7 +5,6 @@ set(pipeline_support ${here}/pipeline_world.c ${here}/pipeline_op.c ${here}/fake
                      ${here}/kernel_data.c ${here}/fail_allocation.c)
 dp_test(test_plan SOURCES ${here}/fusion/test_plan.c ${here}/kernel_data.c ${here}/fail_allocation.c
         LIBS dp_fusion ${fusion_wrapped} LABELS unit)
-dp_test(test_compress SOURCES ${here}/fusion/test_compress.c LIBS dp_fusion LABELS unit)
 dp_test(test_identity SOURCES ${here}/fusion/test_identity.c ${here}/kernel_data.c LIBS dp_fusion LABELS unit)
 dp_test(test_pipeline SOURCES ${here}/fusion/test_pipeline.c ${pipeline_support}
         LIBS dp_fusion ${fusion_wrapped} LABELS unit TIMEOUT 120)

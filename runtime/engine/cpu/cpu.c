@@ -82,6 +82,28 @@ static dp_status_t begin_in_group(dp_cpu_group_t *group, dp_engine_op_t *op)
     return status == DP_OK ? dp_layout_set(&group->layout, op->pieces, op->piece_count) : status;
 }
 
+/* Of a group whose ranks are on several nodes. */
+static dp_status_t run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op)
+{
+    const dp_status_t status = dp_cpu_arrive(group, op, 0);
+
+    if (status != DP_OK) return status;
+    switch (op->collective) {
+    case DP_COLLECTIVE_ALLREDUCE:
+    case DP_COLLECTIVE_REDUCE:
+    case DP_COLLECTIVE_REDUCE_SCATTER:
+        return dp_inter_node_reduce(group, op);
+    case DP_COLLECTIVE_BROADCAST:
+    case DP_COLLECTIVE_ALLGATHER:
+    case DP_COLLECTIVE_BARRIER:
+        return dp_inter_node_move(group, op);
+    default:
+        break;
+    }
+    return dp_cpu_fail(group, DP_ERR_INVALID, "engine: collective %d is unknown",
+                       (int)op->collective);
+}
+
 /* root, peer: ranks of the group, for exchanges. */
 static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)
 {
@@ -93,7 +115,7 @@ static dp_status_t run_in_group(dp_cpu_group_t *group, dp_engine_op_t *op, int r
     } else if (op->exchange != NULL) {
         status = dp_cpu_run_exchange(group, op, root, peer);
     } else if (group->node_count > 1) {
-        status = dp_cpu_run_inter_node(group, op);
+        status = run_inter_node(group, op);
     } else {
         status = dp_cpu_run_intra_node(group, op);
     }
@@ -275,6 +297,18 @@ static int cpu_owns(const dp_engine_t *self, const void *memory, size_t bytes)
     return dp_arena_find(cpu_engine_of_const(self)->arena, memory, bytes, NULL);
 }
 
+/* Adopted memory has an offset in the arena, which is how the ranks of a node find each other's
+ * buffers, so that no collective needs to know. */
+static dp_status_t cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error)
+{
+    return dp_arena_adopt(cpu_engine_of(self)->arena, memory, bytes, error);
+}
+
+static dp_status_t cpu_disown(dp_engine_t *self, void *memory)
+{
+    return dp_arena_disown(cpu_engine_of(self)->arena, memory);
+}
+
 static int cpu_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
 {
     const dp_cpu_engine_t *engine = cpu_engine_of_const(self);
@@ -366,8 +400,8 @@ static const dp_engine_ops_t cpu_ops = {
     .free = cpu_free,
     .owns = cpu_owns,
     .pulls = cpu_pulls,
-    .adopt = dp_cpu_adopt,
-    .disown = dp_cpu_disown,
+    .adopt = cpu_adopt,
+    .disown = cpu_disown,
     .views = &dp_cpu_views,
     .group_create = cpu_group_create,
     .lane_open = dp_cpu_lane_open,

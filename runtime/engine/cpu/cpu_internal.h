@@ -170,10 +170,7 @@ struct dp_cpu_engine {
     dp_cpu_group_t **pairs; /* [size] with a rank of the world; NULL: never sent to or from */
 };
 
-/* cpu/adopt.c: entries of the ops table. */
-dp_status_t dp_cpu_adopt(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
-dp_status_t dp_cpu_disown(dp_engine_t *self, void *memory);
-/* cpu/views.c: likewise. */
+/* cpu/views.c: entries of the ops table. */
 extern const dp_engine_views_t dp_cpu_views;
 
 /* ---- Groups (cpu/group.c) ------------------------------------------------------------------- */
@@ -248,9 +245,6 @@ void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
 /* The same through shared memory, in pieces (intra_node/stage.c). */
 dp_status_t dp_host_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 void dp_host_staging_destroy(dp_host_staging_t *staging); /* NULL is fine */
-
-/* Between nodes. */
-dp_status_t dp_cpu_run_inter_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
 /* Those with an exchange, anywhere. root, peer: ranks of the group. DP_ERR_TRUNCATED: with a text,
  * and all is well otherwise. */

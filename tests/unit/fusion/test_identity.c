@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "fusion/identity.h"
+#include "fusion/item_input.h"
 #include "kernels/naive.h"
 #include "runtime/base/common.h"
 #include "tests/unit/kernel_data.h"

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <math.h>
 #include <cmocka.h>
 
 #include "fusion/plan.h"
@@ -317,6 +318,43 @@ static void plan_survives_every_failed_allocation(void **unused)
     }
 }
 
+/* ---- The wire -------------------------------------------------------------------------------- */
+
+static void plan_unknown_magnitudes_travel_uncompressed_once(void **unused)
+{
+    static const float unknown[] = {-1.0f, 0.0f, NAN, INFINITY, -INFINITY};
+    int exponent = 99;
+
+    (void)unused;
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(dp_plan_wire(DP_WIRE_FP16, unknown[i], &exponent), DP_WIRE_NONE);
+        assert_int_equal(exponent, 0);
+        exponent = 99;
+        assert_int_equal(dp_plan_wire(DP_WIRE_BF16, unknown[i], &exponent), DP_WIRE_BF16);
+        assert_int_equal(exponent, 0);
+    }
+    assert_int_equal(dp_plan_wire(DP_WIRE_NONE, 1.0f, &exponent), DP_WIRE_NONE);
+    assert_int_equal(dp_plan_wire(DP_WIRE_DEFAULT, 1.0f, &exponent), DP_WIRE_NONE);
+}
+
+static void plan_wire_brings_the_largest_below_the_top(void **unused)
+{
+    (void)unused;
+    for (int power = -149; power < 128; power++) {
+        for (float mantissa = 1.0f; mantissa < 2.0f; mantissa += 0.24f) {
+            float absmax = ldexpf(mantissa, power), scaled;
+            int exponent;
+
+            if (!(absmax > 0.0f)) continue;
+            assert_int_equal(dp_plan_wire(DP_WIRE_FP16, absmax, &exponent), DP_WIRE_FP16);
+            scaled = ldexpf(absmax, exponent);
+            assert_true(scaled < 256.0f);
+            assert_true(scaled >= 128.0f || exponent == 96);
+            assert_true(isnormal(ldexpf(1.0f, exponent)) && isnormal(ldexpf(1.0f, -exponent)));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +369,8 @@ int main(void)
         cmocka_unit_test(plan_refuses_what_cannot_be),
         cmocka_unit_test(plan_keeps_its_rules_for_any_entries),
         cmocka_unit_test(plan_survives_every_failed_allocation),
+        cmocka_unit_test(plan_unknown_magnitudes_travel_uncompressed_once),
+        cmocka_unit_test(plan_wire_brings_the_largest_below_the_top),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
