@@ -110,12 +110,6 @@ uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed);
  * place and its bits. So the checksums of parts add up to that of the whole. */
 uint64_t dp_kernel_hash_places(const float *data, size_t count, uint64_t first, uint64_t seed);
 
-/* Scalar conversions, round to nearest even; NaN stays NaN. */
-uint16_t dp_f32_to_f16(float value);
-float dp_f16_to_f32(uint16_t value);
-uint16_t dp_f32_to_bf16(float value);
-float dp_bf16_to_f32(uint16_t value);
-
 /* "avx512", "avx2" or "c": what the kernels above use on this machine. */
 const char *dp_kernels_name(void);
 

@@ -6,6 +6,7 @@
  *
  * Only tests and benchmarks call it, to compare the fast kernels with it.
  */
+#include "kernels/convert.h"
 #include "kernels/naive.h"
 #include "kernels/variant.h"
 
@@ -47,8 +48,8 @@ static naive_value_t read_value(dp_dtype_t dtype, const void *base, size_t index
     case 2:
         memcpy(&b16, at, 2);
         value.integer = is_signed(dtype) ? (uint64_t)(int64_t)(int16_t)b16 : b16;
-        if (dtype == DP_F16) value.small = dp_f16_to_f32(b16);
-        if (dtype == DP_BF16) value.small = dp_bf16_to_f32(b16);
+        if (dtype == DP_F16) value.small = dp_convert_f16_to_f32(b16);
+        if (dtype == DP_BF16) value.small = dp_convert_bf16_to_f32(b16);
         break;
     case 4:
         memcpy(&b32, at, 4);
@@ -72,10 +73,10 @@ static void write_value(dp_dtype_t dtype, void *base, size_t index, naive_value_
 
     switch (dtype) {
     case DP_F16:
-        b16 = dp_f32_to_f16(value.small);
+        b16 = dp_convert_f32_to_f16(value.small);
         break;
     case DP_BF16:
-        b16 = dp_f32_to_bf16(value.small);
+        b16 = dp_convert_f32_to_bf16(value.small);
         break;
     case DP_F32:
         memcpy(&b32, &value.small, 4);

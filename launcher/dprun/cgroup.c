@@ -12,19 +12,7 @@
 #include <string.h>
 
 #include "runtime/base/common.h"
-
-/* A whole small file. 0 when it cannot be read. */
-static int read_small_file(const char *path, char *text, size_t room)
-{
-    FILE *file = fopen(path, "re");
-    size_t bytes;
-
-    if (file == NULL) return 0;
-    bytes = fread(text, 1, room - 1, file);
-    text[bytes] = '\0';
-    fclose(file);
-    return bytes > 0;
-}
+#include "runtime/base/input_file.h"
 
 /* The number behind "name " at the start of a line, or -1. */
 static int64_t number_after(const char *text, const char *name)
@@ -41,30 +29,6 @@ static int64_t number_after(const char *text, const char *name)
     return -1;
 }
 
-/* The group of a controller: "" (v2) or "memory", "cpu" (v1). */
-static int group_path(const char *controller, char *path, size_t room)
-{
-    char text[4096];
-    char *rest = text;
-    char *line;
-
-    if (!read_small_file("/proc/self/cgroup", text, sizeof(text))) return 0;
-    while ((line = strsep(&rest, "\n")) != NULL) {
-        char *names = strchr(line, ':');
-        char *group = names == NULL ? NULL : strchr(names + 1, ':');
-
-        if (group == NULL) continue;
-        *group++ = '\0';
-        names++;
-        for (char *name; (name = strsep(&names, ",")) != NULL;) {
-            if (strcmp(name, controller) != 0) continue;
-            snprintf(path, room, "%s", group);
-            return 1;
-        }
-    }
-    return 0;
-}
-
 /* Reads `file` of the nearest group at or above ours that has it. */
 static int read_nearest(const char *mount, const char *controller, const char *file, char *text,
                         size_t room)
@@ -72,12 +36,12 @@ static int read_nearest(const char *mount, const char *controller, const char *f
     char group[2048];
     char path[PATH_MAX];
 
-    if (!group_path(controller, group, sizeof(group))) return 0;
+    if (!dp_input_file_read_cgroup("/proc/self/cgroup", controller, group, sizeof(group))) return 0;
     for (;;) {
         char *slash;
 
         snprintf(path, sizeof(path), "%s%s/%s", mount, strcmp(group, "/") == 0 ? "" : group, file);
-        if (read_small_file(path, text, room)) return 1;
+        if (dp_input_file_read(path, text, room)) return 1;
         slash = strrchr(group, '/');
         if (slash == NULL) return 0;
         *slash = '\0';
@@ -104,10 +68,10 @@ void dp_cgroup_memory(dp_memory_sight_t *sight)
         /* v1 says "no limit" with a number near 2^63. */
         sight->limit_bytes = limit > 0 && limit < INT64_MAX / 2 ? limit : 0;
     }
-    if (read_small_file("/proc/vmstat", vmstat, sizeof(vmstat))) {
+    if (dp_input_file_read("/proc/vmstat", vmstat, sizeof(vmstat))) {
         sight->system_kills = number_after(vmstat, "oom_kill");
     }
-    if (read_small_file("/proc/meminfo", text, sizeof(text))) {
+    if (dp_input_file_read("/proc/meminfo", text, sizeof(text))) {
         int64_t kib = number_after(text, "MemTotal:");
 
         sight->total_bytes = kib > 0 ? kib * 1024 : 0;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/base/window.h"
+#include "runtime/base/config_value.h"
 
 dp_status_t dp_timeline_request_parse(const char *text, dp_timeline_request_t *timeline,
                                       dp_error_t *error)

@@ -9,7 +9,6 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "runtime/base/common.h"
+#include "runtime/base/input_file.h"
 
 #define KILLED_NS UINT64_C(2000000000) /* for what got SIGKILL to be gone */
 #define LOOK_NS 5000000L
@@ -30,16 +30,9 @@ static int read_process(const char *pid, dp_tree_process_t *process)
     char text[512];
     char *open_mark;
     char *close_mark;
-    ssize_t bytes;
-    int fd;
 
     snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    bytes = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (bytes <= 0) return 0;
-    text[bytes] = '\0';
+    if (!dp_input_file_read(path, text, sizeof(text))) return 0;
     memset(process, 0, sizeof(*process));
     process->pid = (pid_t)strtol(text, NULL, 10);
     /* The name may itself hold spaces and parentheses. */

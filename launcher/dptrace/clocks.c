@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "launcher/dptrace/timeline.h"
-#include "runtime/base/input.h"
+#include "runtime/base/input_file.h"
 #include "runtime/base/trace_format.h"
 
 int dp_clocks_read(const char *directory, dp_clocks_t *clocks)
@@ -23,7 +23,7 @@ int dp_clocks_read(const char *directory, dp_clocks_t *clocks)
 
     memset(clocks, 0, sizeof(*clocks));
     snprintf(path, sizeof(path), "%s/clocks", directory);
-    file = dp_input_open(path, &why);
+    file = dp_input_file_open(path, &why);
     if (file == NULL) return 0;
     while (!failed && fgets(line, sizeof(line), file) != NULL) {
         dp_clock_entry_t entry;

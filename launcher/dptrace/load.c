@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "runtime/base/input.h"
+#include "runtime/base/input_file.h"
 
 /* ---- Clocks --------------------------------------------------------------------------------- */
 
@@ -504,7 +504,7 @@ static dp_status_t read_recorders(const char *path, int is_directory, dp_timelin
 static dp_status_t read_whole(const char *path, uint8_t **data, size_t *bytes, dp_error_t *error)
 {
     const char *why = "";
-    FILE *file = dp_input_open(path, &why);
+    FILE *file = dp_input_file_open(path, &why);
     size_t room = 0;
     int is_short_of_memory = 0;
 

@@ -24,6 +24,7 @@
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/view.h"
 #include "runtime/base/config.h"
+#include "runtime/base/config_value.h"
 
 extern char **environ;
 

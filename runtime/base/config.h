@@ -143,9 +143,6 @@ struct dp_reader;
 void dp_config_write_plan(const dp_config_t *config, struct dp_writer *writer);
 void dp_config_read_plan(dp_config_t *config, struct dp_reader *reader);
 
-/* Nearest of count names to a misspelt one by edit distance, or NULL when none is close. */
-const char *dp_nearest_name(const char *name, const char *const *names, size_t count);
-
 /* An environment variable that is not ours (TERM, XDG_RUNTIME_DIR, ...); NULL when unset or empty.
  */
 const char *dp_environment(const char *name);

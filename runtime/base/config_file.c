@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "runtime/base/config_value.h"
-#include "runtime/base/input.h"
+#include "runtime/base/input_file.h"
 
 static char *trim(char *text)
 {
@@ -56,7 +56,7 @@ dp_status_t dp_config_from_file(dp_config_t *config, const char *path, dp_error_
     dp_status_t status = DP_OK;
     static const char mark[] = "\xef\xbb\xbf"; /* how editors of Windows begin a UTF-8 file */
     const char *why = "";
-    FILE *file = dp_input_open(path, &why);
+    FILE *file = dp_input_file_open(path, &why);
     size_t number = 1;
     size_t bytes = 0;
     int byte;

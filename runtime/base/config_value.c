@@ -1,11 +1,14 @@
 /*
- * config_value.c - sizes, times, numbers and choices as people write them, to numbers and back.
- * Pure; config.c calls it for settings, and command lines and DP_INJECT are read by it, too.
+ * config_value.c - names, sizes, times, numbers and choices as people write them, to numbers and
+ * back. Pure; config.c calls it for settings, and command lines and DP_INJECT are read by it, too.
  */
 #include "runtime/base/config_value.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -159,4 +162,104 @@ void dp_format_choice(int position, const char *choices, char *text, size_t room
         if (*choices == '|') choices++;
     }
     snprintf(text, room, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+/* ---- Names ---------------------------------------------------------------------------------- */
+
+int dp_config_fold_name(const char *name, char folded[DP_CONFIG_NAME_ROOM])
+{
+    size_t i = 0;
+
+    for (; name[i] != '\0'; i++) {
+        if (i + 1 >= DP_CONFIG_NAME_ROOM) return 0;
+        folded[i] = (char)(name[i] == '-' ? '_' : toupper((unsigned char)name[i]));
+    }
+    folded[i] = '\0';
+    return 1;
+}
+
+/* Insertions, deletions, substitutions and swaps of neighbours that turn a into b. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    const size_t rows = strlen(a);
+    const size_t columns = strlen(b);
+    uint8_t cost[3][DP_CONFIG_NAME_ROOM + 1]; /* a ring of the last three rows */
+
+    for (size_t j = 0; j <= columns; j++)
+        cost[0][j] = (uint8_t)j;
+    for (size_t i = 1; i <= rows; i++) {
+        uint8_t *now = cost[i % 3];
+        const uint8_t *last = cost[(i + 2) % 3];
+        const uint8_t *before = cost[(i + 1) % 3];
+
+        now[0] = (uint8_t)i;
+        for (size_t j = 1; j <= columns; j++) {
+            uint8_t best = (uint8_t)(last[j - 1] + (a[i - 1] != b[j - 1]));
+
+            best = (uint8_t)dp_min(best, last[j] + 1);
+            best = (uint8_t)dp_min(best, now[j - 1] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+                best = (uint8_t)dp_min(best, before[j - 2] + 1);
+            }
+            now[j] = best;
+        }
+    }
+    return cost[rows % 3][columns];
+}
+
+const char *dp_nearest_name(const char *name, const char *const *names, size_t count)
+{
+    char folded[DP_CONFIG_NAME_ROOM] = "";
+    char candidate[DP_CONFIG_NAME_ROOM] = "";
+    const char *nearest = NULL;
+    size_t least;
+
+    if (!dp_config_fold_name(name, folded)) return NULL;
+    least = dp_max(strlen(folded) / 3, (size_t)1) + 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t distance;
+
+        if (names[i] == NULL || !dp_config_fold_name(names[i], candidate)) continue;
+        distance = edit_distance(folded, candidate);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* ---- FILE[:steps=A-B] ----------------------------------------------------------------------- */
+
+#define STEPS ":steps="
+
+/* A number in plain digits; *text moves behind it. */
+static int read_number(const char **text, uint64_t *number)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)**text)) return 0;
+    errno = 0;
+    *number = strtoull(*text, &end, 10);
+    *text = end;
+    return errno == 0;
+}
+
+dp_status_t dp_window_parse(const char *text, dp_window_t *window, dp_error_t *error)
+{
+    const char *steps = strstr(text, STEPS);
+
+    *window = (dp_window_t){.file_bytes = steps == NULL ? strlen(text) : (size_t)(steps - text)};
+    if (window->file_bytes == 0) {
+        return dp_error_set(error, DP_ERR_CONFIG, "timeline %s: must be FILE[:steps=A-B]", text);
+    }
+    if (steps == NULL) return DP_OK;
+    steps += strlen(STEPS);
+    if (!read_number(&steps, &window->first) || *steps++ != '-' ||
+        !read_number(&steps, &window->last) || *steps != '\0' || window->first > window->last) {
+        return dp_error_set(error, DP_ERR_CONFIG,
+                            "timeline %s: steps must be A-B, two numbers with A <= B", text);
+    }
+    window->has_steps = 1;
+    return DP_OK;
 }

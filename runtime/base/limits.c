@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/common.h"
+#include "runtime/base/input_file.h"
 
 #define ENOUGH 65536
 
@@ -58,15 +59,12 @@ size_t dp_limits_address_space(size_t *left)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     unsigned long long pages = 0;
     struct rlimit limit;
-    FILE *file;
+    char text[64];
 
     *left = SIZE_MAX;
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-    file = fopen("/proc/self/statm", "re");
-    if (file != NULL) {
-        if (fscanf(file, "%llu", &pages) != 1) pages = 0;
-        fclose(file);
-    }
+    dp_input_file_read_line("/proc/self/statm", text, sizeof(text));
+    if (sscanf(text, "%llu", &pages) != 1) pages = 0;
     *left = limit.rlim_cur > pages * page ? (size_t)(limit.rlim_cur - pages * page) : 0;
     return (size_t)limit.rlim_cur;
 }

@@ -10,7 +10,14 @@
 #define DP_BASE_LOG_H
 
 #include "runtime/base/common.h"
-#include "runtime/base/log_queue.h"
+
+typedef struct dp_log_queue dp_log_queue_t;
+
+/* NULL: no memory; a log works without a queue, too. */
+dp_log_queue_t *dp_log_queue_create(void);
+
+/* Waits for what is queued, half a second at most. NULL is fine. */
+void dp_log_queue_destroy(dp_log_queue_t *queue);
 
 typedef enum dp_log_level {
     DP_LOG_ERROR = 0, /* the job cannot go on */

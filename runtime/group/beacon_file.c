@@ -24,28 +24,12 @@
 #include <unistd.h>
 
 #include "runtime/base/config.h"
+#include "runtime/base/input_file.h"
 
 #define NAME_MAX_KEPT 96 /* of an identity in a file's name; a hash tells longer ones apart */
 #define LOCK_WAIT_NS 5000000
 
 /* ---- Processes ------------------------------------------------------------------------------ */
-
-/* The first bytes of a small file, terminated; 0: it cannot be read. */
-static size_t read_small(const char *path, char *text, size_t room)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t bytes;
-
-    text[0] = '\0';
-    if (fd < 0) return 0;
-    do {
-        bytes = read(fd, text, room - 1);
-    } while (bytes < 0 && errno == EINTR);
-    close(fd);
-    if (bytes < 0) return 0;
-    text[bytes] = '\0';
-    return (size_t)bytes;
-}
 
 /* When a process started; 0: there is none. */
 static uint64_t start_of(uint32_t pid)
@@ -56,7 +40,7 @@ static uint64_t start_of(uint32_t pid)
     char *end = NULL;
 
     snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-    if (read_small(path, text, sizeof(text)) == 0) return 0;
+    if (!dp_input_file_read(path, text, sizeof(text))) return 0;
     at = strrchr(text, ')'); /* the name in parentheses may hold anything */
     if (at == NULL) return 0;
     at++; /* a blank follows, then field 3; the start is field 22 */
@@ -73,8 +57,7 @@ void dp_process_self(dp_process_t *process)
     process->pid = (uint32_t)getpid();
     process->start = start_of(process->pid);
     if (stat("/proc/self/ns/pid", &space) == 0) process->pid_space = space.st_ino;
-    read_small("/proc/sys/kernel/random/boot_id", process->boot, sizeof(process->boot));
-    process->boot[strcspn(process->boot, "\n")] = '\0';
+    dp_input_file_read_line(DP_BOOT_ID_FILE, process->boot, sizeof(process->boot));
 }
 
 int dp_process_has_ended(const dp_process_t *process)

@@ -5,9 +5,12 @@
 #include "runtime/group/bootstrap.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/auth.h"
+#include "runtime/base/input_file.h"
 #include "runtime/base/limits.h"
 #include "runtime/group/bootstrap_internal.h"
 
@@ -36,16 +39,12 @@ static const char *from_environment(void *context, const char *name)
 /* The parent of a process, and its name. 0: not known. */
 static int parent_of(int pid, char *name, size_t room)
 {
-    char path[64], text[256] = "";
+    char path[64], text[256];
     const char *open_mark, *close_mark;
     int parent = 0;
-    FILE *file;
 
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    file = fopen(path, "re");
-    if (file == NULL) return 0;
-    if (fgets(text, sizeof(text), file) == NULL) text[0] = '\0';
-    fclose(file);
+    dp_input_file_read(path, text, sizeof(text));
     open_mark = strchr(text, '(');
     close_mark = strrchr(text, ')');
     if (open_mark == NULL || close_mark == NULL || close_mark < open_mark) return 0;
@@ -70,6 +69,57 @@ static void warn_of_lost_environment(const dp_log_t *log)
     }
 }
 
+/* ---- A world of one: an exchange returns the value that was given ---------------------------- */
+
+static dp_status_t solo_exchange(dp_bootstrap_t *self, const char *name, const void *value,
+                                 size_t value_bytes, void **values, size_t *bytes,
+                                 uint64_t deadline_ns, dp_error_t *error)
+{
+    void *copy = dp_bootstrap_copy(value, value_bytes);
+
+    (void)self;
+    (void)deadline_ns; /* nobody to wait for */
+    if (copy == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "exchange '%s': no memory for %zu bytes", name,
+                            value_bytes);
+    }
+    values[0] = copy;
+    bytes[0] = value_bytes;
+    return DP_OK;
+}
+
+static void solo_report(dp_bootstrap_t *self, const dp_failure_t *failure)
+{
+    (void)self;
+    (void)failure; /* no launcher reads it */
+}
+
+static void solo_destroy(dp_bootstrap_t *self)
+{
+    free(self);
+}
+
+static const dp_bootstrap_ops_t solo_ops = {"solo", solo_exchange, solo_report, NULL, solo_destroy};
+
+static dp_status_t create_solo(dp_bootstrap_t **out, dp_error_t *error)
+{
+    dp_bootstrap_t *solo = calloc(1, sizeof(*solo));
+    uint64_t random;
+
+    if (solo == NULL) {
+        return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for a world of one");
+    }
+    solo->ops = &solo_ops;
+    solo->size = 1;
+    solo->local_size = 1;
+    dp_random(&random, sizeof(random));
+    dp_bootstrap_name_world(solo, "solo", random);
+    *out = solo;
+    return DP_OK;
+}
+
+/* ---- The choice ------------------------------------------------------------------------------ */
+
 dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out, dp_error_t *error)
 {
     dp_starter_t starter;
@@ -85,7 +135,7 @@ dp_status_t dp_bootstrap_create(const dp_config_t *config, dp_bootstrap_t **out,
     if (starter.warning[0] != '\0') dp_log_warn(&log, "%s", starter.warning);
     if (starter.kind == DP_STARTER_NONE) warn_of_lost_environment(&log);
     if (starter.kind == DP_STARTER_DPRUN) return dp_bootstrap_create_dprun(config, out, error);
-    return dp_bootstrap_create_solo(out, error);
+    return create_solo(out, error);
 }
 
 dp_status_t dp_bootstrap_create_by_store(const dp_config_t *config,
@@ -110,7 +160,7 @@ dp_status_t dp_bootstrap_create_by_store(const dp_config_t *config,
                             : store->get == NULL ? "no store_get"
                                                  : "a store");
     }
-    if (store->size == 1) return dp_bootstrap_create_solo(out, error);
+    if (store->size == 1) return create_solo(out, error);
     status = look_at_limits(&starter, error);
     if (status != DP_OK) return status;
     return dp_bootstrap_create_elsewhere(config, &starter, store, out, error);

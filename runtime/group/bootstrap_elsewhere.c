@@ -33,7 +33,7 @@
 #include "runtime/group/node_identity.h"
 #include "runtime/group/pmi.h"
 #include "runtime/network/resolve.h"
-#include "runtime/network/secret_file.h"
+#include "runtime/base/auth.h"
 
 #define RETRY_NS 20000000L       /* between two looks for rank 0 */
 #define ATTEMPT_NS 3000000000ull /* for one address to answer, of several or again and again */

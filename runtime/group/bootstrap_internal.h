@@ -7,9 +7,6 @@
 #include "runtime/group/bootstrap.h"
 #include "runtime/group/starter.h"
 
-/* A world of one. */
-dp_status_t dp_bootstrap_create_solo(dp_bootstrap_t **out, dp_error_t *error);
-
 /* A rank of dprun's job; all five of the launcher's variables are there and fit together. */
 dp_status_t dp_bootstrap_create_dprun(const dp_config_t *config, dp_bootstrap_t **out,
                                       dp_error_t *error);

@@ -6,7 +6,6 @@
  */
 #include "runtime/group/core_share.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,6 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "runtime/base/input_file.h"
 
 #define CORE_BYTES (DP_CORES_MAX / 8)
 #define MILLI 1000.0
@@ -36,44 +37,19 @@ static void read_affinity(dp_core_share_t *share)
 
 /* ---- Quotas --------------------------------------------------------------------------------- */
 
-/* A whole small file, and which file it is. 0: it cannot be read. */
-static int read_text(const char *path, char *text, size_t room, uint64_t *identity)
+static uint64_t identity_of(const char *path)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
-    ssize_t bytes = -1;
 
-    if (fd < 0) return 0;
-    if (fstat(fd, &about) == 0) bytes = read(fd, text, room - 1);
-    close(fd);
-    if (bytes <= 0) return 0;
-    text[bytes] = '\0';
-    if (identity != NULL) *identity = (uint64_t)about.st_dev << 48 ^ (uint64_t)about.st_ino;
-    return 1;
+    return stat(path, &about) == 0 ? (uint64_t)about.st_dev << 48 ^ (uint64_t)about.st_ino : 0;
 }
 
-/* The process's group of a controller: "" in version 2, "cpu" in version 1. 0: it is in none. */
+/* The process's group of a controller, "" where it is the mount's root. 0: it is in none. */
 static int find_group(const char *cgroup_file, const char *controller, char *group, size_t room)
 {
-    char text[4096];
-    char *rest = text;
-    char *line;
-
-    if (!read_text(cgroup_file, text, sizeof(text), NULL)) return 0;
-    while ((line = strsep(&rest, "\n")) != NULL) { /* "4:cpu,cpuacct:/a/b" */
-        char *names = strchr(line, ':');
-        char *path = names == NULL ? NULL : strchr(names + 1, ':');
-
-        if (path == NULL) continue;
-        *path++ = '\0';
-        names++;
-        for (char *name; (name = strsep(&names, ",")) != NULL;) {
-            if (strcmp(name, controller) != 0) continue;
-            snprintf(group, room, "%s", strcmp(path, "/") == 0 ? "" : path);
-            return 1;
-        }
-    }
-    return 0;
+    if (!dp_input_file_read_cgroup(cgroup_file, controller, group, room)) return 0;
+    if (strcmp(group, "/") == 0) group[0] = '\0';
+    return 1;
 }
 
 /* The quota of the group in this folder, in cores; 0: it has none. */
@@ -86,14 +62,16 @@ static double read_quota(const char *folder, int version, uint64_t *identity)
 
     if (version == 2) {
         snprintf(path, sizeof(path), "%s/cpu.max", folder);
-        if (!read_text(path, text, sizeof(text), identity)) return 0;
+        if (!dp_input_file_read(path, text, sizeof(text))) return 0;
+        *identity = identity_of(path);
         return sscanf(text, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : 0;
     }
     snprintf(path, sizeof(path), "%s/cpu.cfs_quota_us", folder);
-    if (!read_text(path, text, sizeof(text), identity)) return 0;
+    if (!dp_input_file_read(path, text, sizeof(text))) return 0;
+    *identity = identity_of(path);
     quota = strtod(text, NULL); /* -1: none */
     snprintf(path, sizeof(path), "%s/cpu.cfs_period_us", folder);
-    if (quota <= 0 || !read_text(path, text, sizeof(text), NULL)) return 0;
+    if (quota <= 0 || !dp_input_file_read(path, text, sizeof(text))) return 0;
     period = strtod(text, NULL);
     return period > 0 ? quota / period : 0;
 }

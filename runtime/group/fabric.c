@@ -7,30 +7,15 @@
 #include "runtime/group/fabric.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/input_file.h"
+
 #define ENTRY_ROOM (PATH_MAX + 64) /* for the path of a file in a folder */
 #define GIDS 16                    /* of a port: the first ones are its interface's own */
-
-/* The first line of a file; 0: it cannot be read. */
-static int read_line(const char *path, char *text, size_t room)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t bytes;
-
-    text[0] = '\0';
-    if (fd < 0) return 0;
-    bytes = read(fd, text, room - 1);
-    close(fd);
-    if (bytes <= 0) return 0;
-    text[bytes] = '\0';
-    text[strcspn(text, "\n")] = '\0';
-    return 1;
-}
 
 /* 1: the port is one of this interface, or of a bond that the interface is. */
 static int is_port_of(const char *sys, const char *port, const char *interface)
@@ -42,7 +27,7 @@ static int is_port_of(const char *sys, const char *port, const char *interface)
 
     for (int gid = 0; gid < GIDS; gid++) {
         snprintf(path, sizeof(path), "%s/gid_attrs/ndevs/%d", port, gid);
-        if (!read_line(path, name, sizeof(name))) continue;
+        if (!dp_input_file_read_line(path, name, sizeof(name))) continue;
         if (strcmp(name, interface) == 0) return 1;
         snprintf(path, sizeof(path), "%s/class/net/%s/master", sys, name); /* ".../bond0" */
         bytes = readlink(path, master, sizeof(master) - 1);
@@ -61,9 +46,10 @@ static int is_port_usable(const char *sys, const char *port, const char *interfa
     char text[64];
 
     snprintf(path, sizeof(path), "%s/state", port);
-    if (!read_line(path, text, sizeof(text)) || strstr(text, "ACTIVE") == NULL) return 0;
+    if (!dp_input_file_read_line(path, text, sizeof(text)) || strstr(text, "ACTIVE") == NULL)
+        return 0;
     snprintf(path, sizeof(path), "%s/link_layer", port);
-    if (!read_line(path, text, sizeof(text))) return 0;
+    if (!dp_input_file_read_line(path, text, sizeof(text))) return 0;
     if (strcmp(text, "InfiniBand") == 0) return 1;
     return strcmp(text, "Ethernet") == 0 && is_port_of(sys, port, interface);
 }

@@ -9,26 +9,12 @@
  */
 #include "runtime/group/node_identity.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void read_boot_id(char *text, size_t room)
-{
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = 0;
-
-    if (fd >= 0) {
-        got = read(fd, text, room - 1);
-        close(fd);
-    }
-    text[got > 0 ? got : 0] = '\0';
-    text[strcspn(text, "\n")] = '\0';
-    /* A system that hides it: the name is all there is. */
-    if (text[0] == '\0' && gethostname(text, room - 1) != 0) snprintf(text, room, "localhost");
-}
+#include "runtime/base/input_file.h"
 
 /* 0: not known, which is equal everywhere. */
 static unsigned long long namespace_of(const char *path)
@@ -42,7 +28,10 @@ void dp_node_identity_read(dp_node_identity_t *identity)
 {
     char boot_id[65] = "";
 
-    read_boot_id(boot_id, sizeof(boot_id));
+    /* A system that hides it: the name is all there is. */
+    if (!dp_input_file_read_line(DP_BOOT_ID_FILE, boot_id, sizeof(boot_id)) &&
+        gethostname(boot_id, sizeof(boot_id) - 1) != 0)
+        snprintf(boot_id, sizeof(boot_id), "localhost");
     snprintf(identity->kernel, sizeof(identity->kernel), "%s", boot_id);
     snprintf(identity->network, sizeof(identity->network), "%s net %llu", boot_id,
              namespace_of("/proc/self/ns/net"));

@@ -7,7 +7,6 @@
 #include "runtime/network/interface.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -15,6 +14,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "runtime/base/input_file.h"
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
@@ -116,19 +117,10 @@ static uint32_t read_speed(const char *name)
 {
     char path[64];
     char text[32];
-    ssize_t bytes;
     long speed = 0;
-    int fd;
 
     snprintf(path, sizeof(path), "/sys/class/net/%.15s/speed", name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    bytes = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (bytes > 0) {
-        text[bytes] = '\0';
-        speed = strtol(text, NULL, 10);
-    }
+    if (dp_input_file_read_line(path, text, sizeof(text))) speed = strtol(text, NULL, 10);
     return speed > 0 && speed < INT32_MAX ? (uint32_t)speed : 0;
 }
 

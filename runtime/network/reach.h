@@ -118,7 +118,7 @@ dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int no
 void dp_reach_stop(dp_reach_t *reach);
 void dp_reach_survey_free(dp_reach_survey_t *survey);
 
-/* ---- Pure parts (reach_choose.c, reach_wire.c) ---------------------------------------------- */
+/* ---- Pure parts (reach_choose.c, reach.c) --------------------------------------------------- */
 
 /* Writes the partners of a node in ascending order into partners[node_count]; returns how many. Up
  * to `all` nodes they are all others. The relation is mutual. */

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "runtime/base/limits.h"
-#include "runtime/shm/arena_share.h"
 
 #define PAGE DP_ARENA_PAGE
 #define HUGE_PAGE DP_ARENA_HUGE_PAGE

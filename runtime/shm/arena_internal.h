@@ -81,4 +81,12 @@ void dp_arena_punch(dp_arena_t *arena, uint64_t offset, size_t bytes);
 /* Makes all adopted memory private again, as far as the system lets it. */
 void dp_arena_disown_all(dp_arena_t *arena);
 
+/* ---- arena_share.c -------------------------------------------------------------------------- */
+
+/* Passes the descriptors of a node's ranks around, one each, at the start. Collective over the
+ * world. own_fd is borrowed; fds[node size] are returned (close() them), in local rank order, this
+ * rank's own place being -1. On error none is left open. */
+dp_status_t dp_arena_share(dp_bootstrap_t *bootstrap, const dp_topology_t *topology, int own_fd,
+                           uint64_t deadline_ns, const dp_log_t *log, int *fds, dp_error_t *error);
+
 #endif

@@ -10,7 +10,7 @@
  * process of the node can connect, so the leader has a door (door.h): strangers delay nobody.
  * Nothing is left in any file system.
  */
-#include "runtime/shm/arena_share.h"
+#include "runtime/shm/arena_internal.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/input_file.h"
 #include "runtime/base/limits.h"
 
 #define NAME_TABLE_SIZE 32768u /* a power of two; names of 8 bytes and more fill the heap first */
@@ -58,13 +59,11 @@ struct dp_trace {
 static void read_boot_id(uint8_t boot[16])
 {
     char text[64] = "";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
     int digits = 0;
 
-    if (fd >= 0) close(fd);
+    dp_input_file_read_line(DP_BOOT_ID_FILE, text, sizeof(text));
     memset(boot, 0, 16);
-    for (ssize_t i = 0; i < got && digits < 32; i++) {
+    for (size_t i = 0; text[i] != '\0' && digits < 32; i++) {
         char c = text[i];
         int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 

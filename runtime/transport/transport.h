@@ -101,6 +101,9 @@ dp_status_t dp_transport_shm_create(int rank, uint64_t tag, const int *ranks, in
                                     dp_transport_t *lower, const dp_log_t *log,
                                     dp_transport_t **out, dp_error_t *error);
 
-void dp_transport_destroy(dp_transport_t *transport); /* NULL is fine */
+static inline void dp_transport_destroy(dp_transport_t *transport) /* NULL is fine */
+{
+    if (transport != NULL) transport->ops->destroy(transport);
+}
 
 #endif

@@ -20,7 +20,7 @@
 
 #include "runtime/base/local_socket.h"
 #include "runtime/base/log.h"
-#include "runtime/shm/arena_share.h"
+#include "runtime/shm/arena_internal.h"
 #include "runtime/transport/mailbox.h"
 
 #define OWNER 3

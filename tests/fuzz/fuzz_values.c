@@ -11,7 +11,6 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/config_value.h"
-#include "runtime/base/window.h"
 #include "runtime/base/wire.h"
 
 enum { VALUES, VARIABLES, WINDOW, PLAN, KINDS };

@@ -1,6 +1,7 @@
 /*
  * support.c - the list, numbers of any type, and how the cases wait for each other.
  */
+#include "kernels/convert.h"
 #include "tests/parity/parity.h"
 
 #define PARITY_ENTRY(name, least_ranks) {#name, parity_##name, least_ranks},
@@ -43,10 +44,10 @@ void parity_store(dp_dtype_t dtype, void *data, size_t i, double value)
         ((uint64_t *)data)[i] = (uint64_t)whole;
         break;
     case DP_F16:
-        ((uint16_t *)data)[i] = dp_f32_to_f16((float)value);
+        ((uint16_t *)data)[i] = dp_convert_f32_to_f16((float)value);
         break;
     case DP_BF16:
-        ((uint16_t *)data)[i] = dp_f32_to_bf16((float)value);
+        ((uint16_t *)data)[i] = dp_convert_f32_to_bf16((float)value);
         break;
     case DP_F32:
         ((float *)data)[i] = (float)value;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/convert.h"
 #include "kernels/kernels.h"
 #include "runtime/base/common.h"
 #include "tests/ranks/cases_internal.h"
@@ -49,10 +50,10 @@ void case_store(dp_dtype_t dtype, void *data, size_t i, double value)
         ((uint64_t *)data)[i] = (uint64_t)value;
         break;
     case DP_F16:
-        ((uint16_t *)data)[i] = dp_f32_to_f16((float)value);
+        ((uint16_t *)data)[i] = dp_convert_f32_to_f16((float)value);
         break;
     case DP_BF16:
-        ((uint16_t *)data)[i] = dp_f32_to_bf16((float)value);
+        ((uint16_t *)data)[i] = dp_convert_f32_to_bf16((float)value);
         break;
     case DP_F32:
         ((float *)data)[i] = (float)value;

@@ -5,6 +5,7 @@
  * fp32. Only one period is worked out, and repeated.
  */
 #include "engine_reference.h"
+#include "kernels/convert.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static void store_float(dp_dtype_t dtype, void *to, double value)
     } else if (dtype == DP_F32) {
         memcpy(to, &single, sizeof(single));
     } else {
-        half = dtype == DP_F16 ? dp_f32_to_f16(single) : dp_f32_to_bf16(single);
+        half = dtype == DP_F16 ? dp_convert_f32_to_f16(single) : dp_convert_f32_to_bf16(single);
         memcpy(to, &half, sizeof(half));
     }
 }
@@ -41,7 +42,7 @@ static double load_float(dp_dtype_t dtype, const void *from)
         return (double)single;
     }
     memcpy(&half, from, sizeof(half));
-    return (double)(dtype == DP_F16 ? dp_f16_to_f32(half) : dp_bf16_to_f32(half));
+    return (double)(dtype == DP_F16 ? dp_convert_f16_to_f32(half) : dp_convert_bf16_to_f32(half));
 }
 
 static void store_int(dp_dtype_t dtype, void *to, uint64_t value)

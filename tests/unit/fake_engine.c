@@ -4,6 +4,7 @@
  * The ranks of a group in a lane, or of a send, meet at a table of their own in the room, so that
  * neither groups nor lanes wait for each other. It must not know how the CPU engine moves anything.
  */
+#include "kernels/convert.h"
 #include "tests/unit/fake_engine.h"
 #include "kernels/naive.h"
 
@@ -186,8 +187,8 @@ static void round_wire(const dp_engine_op_t *op, const dp_engine_piece_t *piece,
     for (size_t i = 0; i < piece->count; i++) {
         float scaled = ldexpf(row[i] * (float)piece->prescale, piece->exponent);
 
-        scaled = wire == DP_F16 ? dp_f16_to_f32(dp_f32_to_f16(scaled))
-                                : dp_bf16_to_f32(dp_f32_to_bf16(scaled));
+        scaled = wire == DP_F16 ? dp_convert_f16_to_f32(dp_convert_f32_to_f16(scaled))
+                                : dp_convert_bf16_to_f32(dp_convert_f32_to_bf16(scaled));
         row[i] = ldexpf(scaled, -piece->exponent) / (float)piece->prescale;
     }
 }

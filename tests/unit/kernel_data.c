@@ -1,6 +1,7 @@
 /*
  * kernel_data.c - buffers of awkward numbers for the kernel tests.
  */
+#include "kernels/convert.h"
 #include "tests/unit/kernel_data.h"
 #include "kernels/variant.h"
 
@@ -53,11 +54,11 @@ void kernel_fill(dp_dtype_t dtype, void *to, size_t count, uint64_t *state, int 
 
         switch (dtype) {
         case DP_F16:
-            half = dp_f32_to_f16(small);
+            half = dp_convert_f32_to_f16(small);
             memcpy(at, &half, 2);
             break;
         case DP_BF16:
-            half = dp_f32_to_bf16(small);
+            half = dp_convert_f32_to_bf16(small);
             memcpy(at, &half, 2);
             break;
         case DP_F32:

@@ -26,7 +26,7 @@
 #include "coordinator/program/program.h"
 #include "fusion/pipeline.h"
 #include "runtime/base/forked.h"
-#include "runtime/base/window.h"
+#include "runtime/base/config_value.h"
 #include "runtime/device/plugin.h"
 #include "runtime/network/interface.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/input.h"
+#include "runtime/base/input_file.h"
 
 #define SLOTS_MAX 1024
 #define NODES_MAX 4096
@@ -164,7 +164,7 @@ dp_status_t dp_hosts_read(dp_hosts_t *hosts, const char *path, dp_error_t *error
     dp_status_t status = DP_OK;
     int number = 0;
     const char *why = "";
-    FILE *file = dp_input_open(path, &why);
+    FILE *file = dp_input_file_open(path, &why);
 
     memset(hosts, 0, sizeof(*hosts));
     if (file == NULL) return dp_error_set(error, DP_ERR_CONFIG, "--hostfile %s: %s", path, why);

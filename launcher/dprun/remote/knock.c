@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "launcher/dprun/tree.h"
+#include "runtime/base/input_file.h"
 
 #define AGAIN_NS UINT64_C(750000000) /* after an answer */
 #define EACH_NS UINT64_C(150000000)
@@ -209,15 +210,11 @@ int dp_knock_find_peer(pid_t ssh, dp_knock_target_t *peer, pid_t *process)
 uint64_t dp_knock_bytes_read(pid_t process)
 {
     unsigned long long bytes = 0;
-    char path[64];
-    FILE *file;
+    char path[64], text[64];
 
     snprintf(path, sizeof(path), "/proc/%d/io", (int)process);
-    file = fopen(path, "re");
-    if (file == NULL) return 0;
-    if (fscanf(file, "rchar: %llu", &bytes) != 1) bytes = 0;
-    fclose(file);
-    return bytes;
+    dp_input_file_read_line(path, text, sizeof(text));
+    return sscanf(text, "rchar: %llu", &bytes) == 1 ? bytes : 0;
 }
 
 int dp_knock_set_port(dp_knock_target_t *targets, int count, const dp_knock_target_t *peer)

@@ -23,6 +23,7 @@
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/run_dir.h"
 #include "runtime/base/auth.h"
+#include "runtime/base/input_file.h"
 
 #define UCX_MS 1000       /* to load a library: less than a link may be silent */
 #define FIRST_PORT 15000u /* services with a number of their own are mostly below */
@@ -32,16 +33,6 @@ static uint64_t free_bytes(const char *path)
     struct statvfs disk;
 
     return statvfs(path, &disk) == 0 ? (uint64_t)disk.f_bavail * disk.f_frsize : 0;
-}
-
-static void read_boot_id(char *text, size_t room)
-{
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    const ssize_t got = fd >= 0 ? read(fd, text, room - 1) : 0;
-
-    if (fd >= 0) close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    text[strcspn(text, "\n")] = '\0';
 }
 
 /* 0: none that another machine could reach. */
@@ -110,7 +101,7 @@ void dp_look_at_node(dp_remote_about_t *about)
     dp_cores_t cores;
 
     if (gethostname(about->host, sizeof(about->host) - 1) != 0) about->host[0] = '\0';
-    read_boot_id(about->boot, sizeof(about->boot));
+    dp_input_file_read_line(DP_BOOT_ID_FILE, about->boot, sizeof(about->boot));
     dp_cores_init(&cores);
     about->cores = cores.allowed;
     about->cores_in_machine = cores.in_machine;
@@ -126,13 +117,13 @@ void dp_look_at_node(dp_remote_about_t *about)
 /* The ports that the kernel gives to connections and to bind(0). */
 static void read_ephemeral_ports(unsigned *low, unsigned *high)
 {
-    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    char text[64];
 
-    if (file == NULL || fscanf(file, "%u %u", low, high) != 2) {
-        *low = 32768;
-        *high = 60999;
-    }
-    if (file != NULL) fclose(file);
+    if (dp_input_file_read_line("/proc/sys/net/ipv4/ip_local_port_range", text, sizeof(text)) &&
+        sscanf(text, "%u %u", low, high) == 2)
+        return;
+    *low = 32768;
+    *high = 60999;
 }
 
 /* port: 0 for any. Returns the port that could be bound; 0: it is taken. */

@@ -12,7 +12,7 @@
 
 #include "launcher/dprun/remote/station.h"
 #include "runtime/base/config_value.h"
-#include "runtime/network/secret_file.h"
+#include "runtime/base/auth.h"
 
 #define DEFAULT_PORT 29500
 #define NODES_MAX 1024

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kernels/convert.h"
 #include "kernels/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"
@@ -64,14 +65,14 @@ static void f16_round_trips_every_pattern(void **unused)
 {
     (void)unused;
     for (uint32_t bits = 0; bits < 65536; bits++) {
-        float value = dp_f16_to_f32((uint16_t)bits);
+        float value = dp_convert_f16_to_f32((uint16_t)bits);
 
         if ((bits & 0x7fff) > 0x7c00) {
             assert_true(isnan(value));
-            assert_int_equal(dp_f32_to_f16(value), bits | 0x200);
+            assert_int_equal(dp_convert_f32_to_f16(value), bits | 0x200);
         } else {
             if ((bits & 0x7fff) < 0x7c00) assert_true((double)value == f16_worth((uint16_t)bits));
-            assert_int_equal(dp_f32_to_f16(value), bits);
+            assert_int_equal(dp_convert_f32_to_f16(value), bits);
         }
     }
 }
@@ -82,19 +83,19 @@ static void f16_rounds_like_the_oracle(void **unused)
     for (uint64_t bits = 0; bits <= 0x7f800000u; bits += 4099) {
         float value = of_bits((uint32_t)bits);
 
-        if (dp_f32_to_f16(value) != f16_nearest((double)value)) {
-            fail_msg("%a gives %x, nearest is %x", (double)value, dp_f32_to_f16(value),
+        if (dp_convert_f32_to_f16(value) != f16_nearest((double)value)) {
+            fail_msg("%a gives %x, nearest is %x", (double)value, dp_convert_f32_to_f16(value),
                      f16_nearest((double)value));
         }
-        assert_int_equal(dp_f32_to_f16(-value), f16_nearest((double)value) | 0x8000);
+        assert_int_equal(dp_convert_f32_to_f16(-value), f16_nearest((double)value) | 0x8000);
     }
     for (uint32_t half = 0; half < 0x7bff; half++) { /* every halfway case and its neighbours */
         double middle = (f16_worth((uint16_t)half) + f16_worth((uint16_t)(half + 1))) / 2;
         float tie = (float)middle;
 
-        assert_int_equal(dp_f32_to_f16(tie), half % 2 == 0 ? half : half + 1);
-        assert_int_equal(dp_f32_to_f16(nextafterf(tie, 0.0f)), half);
-        assert_int_equal(dp_f32_to_f16(nextafterf(tie, INFINITY)), half + 1);
+        assert_int_equal(dp_convert_f32_to_f16(tie), half % 2 == 0 ? half : half + 1);
+        assert_int_equal(dp_convert_f32_to_f16(nextafterf(tie, 0.0f)), half);
+        assert_int_equal(dp_convert_f32_to_f16(nextafterf(tie, INFINITY)), half + 1);
     }
 }
 
@@ -102,20 +103,21 @@ static void bf16_rounds_to_nearest_even(void **unused)
 {
     (void)unused;
     for (uint32_t bits = 0; bits < 65536; bits++) {
-        float value = dp_bf16_to_f32((uint16_t)bits);
+        float value = dp_convert_bf16_to_f32((uint16_t)bits);
         float tie = of_bits(bits << 16 | 0x8000u);
 
         if (isnan(value)) {
-            assert_true(isnan(dp_bf16_to_f32(dp_f32_to_bf16(of_bits(bits << 16 | 1u)))));
+            assert_true(
+                isnan(dp_convert_bf16_to_f32(dp_convert_f32_to_bf16(of_bits(bits << 16 | 1u)))));
             continue;
         }
-        assert_int_equal(dp_f32_to_bf16(value), bits);
+        assert_int_equal(dp_convert_f32_to_bf16(value), bits);
         if (isinf(value)) continue;
-        assert_int_equal(dp_f32_to_bf16(tie), bits % 2 == 0 ? bits : bits + 1);
-        assert_int_equal(dp_f32_to_bf16(of_bits(bits_of(tie) - 1)), bits);
-        assert_int_equal(dp_f32_to_bf16(of_bits(bits_of(tie) + 1)), bits + 1);
+        assert_int_equal(dp_convert_f32_to_bf16(tie), bits % 2 == 0 ? bits : bits + 1);
+        assert_int_equal(dp_convert_f32_to_bf16(of_bits(bits_of(tie) - 1)), bits);
+        assert_int_equal(dp_convert_f32_to_bf16(of_bits(bits_of(tie) + 1)), bits + 1);
     }
-    assert_true(isnan(dp_bf16_to_f32(dp_f32_to_bf16(of_bits(0x7f800001u)))));
+    assert_true(isnan(dp_convert_bf16_to_f32(dp_convert_f32_to_bf16(of_bits(0x7f800001u)))));
 }
 
 /* Converts a stream of patterns in blocks by every variant and compares with the scalar function.
@@ -138,15 +140,15 @@ static void variants_convert_alike(void **unused)
 
             table->cast(&args);
             for (uint32_t i = 0; i < block; i++) {
-                if (out[i] != dp_f32_to_f16(in[i])) {
+                if (out[i] != dp_convert_f32_to_f16(in[i])) {
                     fail_msg("%s: f16 of %08x is %04x, scalar %04x", table->name, bits_of(in[i]),
-                             out[i], dp_f32_to_f16(in[i]));
+                             out[i], dp_convert_f32_to_f16(in[i]));
                 }
             }
             args.to = DP_BF16;
             table->cast(&args);
             for (uint32_t i = 0; i < block; i++) {
-                if (out[i] != dp_f32_to_bf16(in[i])) {
+                if (out[i] != dp_convert_f32_to_bf16(in[i])) {
                     fail_msg("%s: bf16 of %08x is %04x", table->name, bits_of(in[i]), out[i]);
                 }
             }
@@ -163,8 +165,8 @@ static void variants_convert_alike(void **unused)
 
                 table->cast(&args);
                 for (uint32_t i = 0; i < block; i++) {
-                    float expected =
-                        wire == DP_F16 ? dp_f16_to_f32(out[i]) : dp_bf16_to_f32(out[i]);
+                    float expected = wire == DP_F16 ? dp_convert_f16_to_f32(out[i])
+                                                    : dp_convert_bf16_to_f32(out[i]);
 
                     if (bits_of(back[i]) != bits_of(expected)) {
                         fail_msg("%s: wire %d of %04x is %08x, scalar %08x", table->name, wire,

@@ -2,6 +2,7 @@
  * test_config.c - every knob is read, checked, named in its error, and written back.
  */
 #include "runtime/base/config.h"
+#include "runtime/base/config_value.h"
 
 #include <limits.h>
 #include <stdio.h>

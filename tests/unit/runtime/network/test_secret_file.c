@@ -1,7 +1,7 @@
 /*
  * test_secret_file.c - which files may hold a job's secret, and whose.
  */
-#include "runtime/network/secret_file.h"
+#include "runtime/base/auth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

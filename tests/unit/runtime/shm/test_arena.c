@@ -22,7 +22,7 @@
 #include "tests/unit/fail_allocation.h"
 #include "runtime/base/local_socket.h"
 #include "runtime/shm/arena.h"
-#include "runtime/shm/arena_share.h"
+#include "runtime/shm/arena_internal.h"
 
 #define RANKS 5
 
