@@ -1,7 +1,7 @@
 /*
  * fuzz_output.c - any bytes as what ranks print and what they say they do.
  *
- * What ranks print must come out of the cutter complete and in order, whatever it is cut into;
+ * The output of ranks must leave the cutter complete and in order, whatever it is cut into;
  * what they say ends in the report, in which no control character may be left.
  */
 #include "tests/fuzz/fuzz.h"
@@ -12,7 +12,6 @@
 #include "launcher/dprun/failure/fate.h"
 #include "launcher/dprun/output/lines.h"
 #include "launcher/dprun/failure/report.h"
-#include "launcher/dprun/output/tail.h"
 #include "runtime/base/common.h"
 
 #define RANKS 3

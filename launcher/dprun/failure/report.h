@@ -8,7 +8,7 @@
 
 #include "launcher/dprun/cgroup.h"
 #include "launcher/dprun/failure/fate.h"
-#include "launcher/dprun/output/tail.h"
+#include "launcher/dprun/output/lines.h"
 
 typedef struct dp_report {
     const dp_fate_t *fate;

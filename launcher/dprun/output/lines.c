@@ -1,12 +1,14 @@
 /*
  * lines.c - cuts a stream of bytes into lines; see lines.h.
  *
- * Called by output.c for each stream of each rank, and by tail.c. Pure.
+ * Called by output.c for each stream of each rank, and for the report of a failure. Pure.
  */
 #include "launcher/dprun/output/lines.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "runtime/base/error.h"
 
 void dp_lines_init(dp_lines_t *lines)
 {
@@ -132,4 +134,39 @@ void dp_lines_end(dp_lines_t *lines, dp_line_fn emit, void *context)
         emit_all(lines, DP_LINE_OPEN, emit, context);
     }
     lines->has_return = 0;
+}
+
+/* ---- The last lines of a rank ---------------------------------------------------------------- */
+
+void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes)
+{
+    size_t oldest = tail->count % DP_TAIL_LINES;
+    size_t kept = bytes <= DP_TAIL_BYTES ? bytes : dp_lines_cut(text, DP_TAIL_BYTES);
+    char *copy;
+
+    if (bytes == 0) return;
+    copy = malloc(kept + 1);
+    if (copy == NULL) return;
+    for (size_t i = 0; i < kept; i++)
+        copy[i] = (char)(text[i] == '\t' ? ' ' : text[i] == '\0' ? '?' : text[i]);
+    copy[kept] = '\0';
+    dp_text_mask(copy);
+    free(tail->lines[oldest]);
+    tail->lines[oldest] = copy;
+    tail->count++;
+}
+
+const char *dp_tail_get(const dp_tail_t *tail, size_t from_end)
+{
+    if (from_end >= DP_TAIL_LINES || from_end >= tail->count) return NULL;
+    return tail->lines[(tail->count - 1 - from_end) % DP_TAIL_LINES];
+}
+
+void dp_tail_fini(dp_tail_t *tail)
+{
+    for (size_t i = 0; i < DP_TAIL_LINES; i++) {
+        free(tail->lines[i]);
+        tail->lines[i] = NULL;
+    }
+    tail->count = 0;
 }

@@ -1,5 +1,6 @@
 /*
- * lines.h - cuts a stream of bytes into lines.
+ * lines.h - cuts a stream of bytes into lines, and keeps the last lines of a rank for the report of
+ * a failure.
  *
  * Pure: no descriptors, no prefixes. Bytes are bytes, NUL and broken UTF-8 included.
  */
@@ -37,5 +38,22 @@ void dp_lines_end(dp_lines_t *lines, dp_line_fn emit, void *context);
 
 /* Where to cut text of `bytes` so that no UTF-8 character is broken: at most 3 less. */
 size_t dp_lines_cut(const char *text, size_t bytes);
+
+/* The last lines that a rank wrote. */
+#define DP_TAIL_LINES 20
+#define DP_TAIL_BYTES 400 /* of each line; more than fits is cut */
+
+typedef struct dp_tail {
+    char *lines[DP_TAIL_LINES]; /* a ring, owned */
+    size_t count;               /* ever added */
+} dp_tail_t;
+
+/* Copies a line; control characters become '?', empty lines are not kept. Out of memory: dropped.
+ */
+void dp_tail_add(dp_tail_t *tail, const char *text, size_t bytes);
+
+/* The i-th last line, 0 the very last; NULL when there is none. */
+const char *dp_tail_get(const dp_tail_t *tail, size_t from_end);
+void dp_tail_fini(dp_tail_t *tail);
 
 #endif

@@ -11,7 +11,7 @@
 #include <event2/event.h>
 
 #include "launcher/dprun/options.h"
-#include "launcher/dprun/output/tail.h"
+#include "launcher/dprun/output/lines.h"
 
 typedef struct dp_job_output dp_job_output_t;
 

@@ -13,7 +13,6 @@
 
 #include <cmocka.h>
 
-#include "launcher/dprun/output/tail.h"
 #include "tests/unit/fail_allocation.h"
 
 /* Lines as text: each followed by | (newline), / (return and newline), < (return), + (cut) or .
