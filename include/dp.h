@@ -72,7 +72,7 @@ typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
         .size = sizeof(type), __VA_ARGS__                                                          \
     }
 
-/* What a call reports. A code exists where a caller would act differently on it. */
+/* The result of a call. A code exists where a caller would act differently on it. */
 typedef enum dp_status {
     DP_OK = 0,
     DP_ERR_INVALID,     /* an argument is wrong; nothing was done */
@@ -325,7 +325,7 @@ typedef struct dp_gradients_options {
     DP_SIZED(dp_gradients_options_t, .prefix = "", .accumulation_steps = 1,                        \
              .growth_interval = 2000, .hysteresis = 1)
 
-/* What a sync found; equal on all ranks. */
+/* The outcome of a sync; equal on all ranks. */
 typedef struct dp_gradients_result {
     size_t size;        /* by DP_GRADIENTS_RESULT_INIT */
     double norm;        /* of all averaged gradients together, unscaled */
@@ -374,7 +374,7 @@ DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, v
 DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
 
 /*
- * What a sync on a stream found, in memory that kernels of the stream can read: the same on all
+ * The outcome of a sync on a stream, in memory that kernels of the stream can read: the same on all
  * ranks. The pointers stay the same until dp_gradients_destroy(). Each sync writes the values anew,
  * in the order of the stream; kernels that run behind it there read them.
  */
@@ -659,7 +659,7 @@ DP_API dp_status_t dp_shards_sync(dp_shards_t *shards, dp_gradients_result_t *re
  * it. The pointers stay the same until dp_shards_destroy(). */
 DP_API dp_status_t dp_shards_sync_on(dp_shards_t *shards, void *stream, dp_device_result_t *result);
 
-/* What the object has taken from dp_alloc(). */
+/* How much the object has taken from dp_alloc(). */
 DP_API dp_status_t dp_shards_memory_get(const dp_shards_t *shards, dp_shards_memory_t *memory);
 
 /* The loss scale's state, as in dp_gradients_loss_scale_get() and _set(). */
