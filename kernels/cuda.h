@@ -81,7 +81,7 @@ int dp_cuda_cast(dp_dtype_t from, dp_dtype_t to, const dp_cuda_piece_t *pieces, 
 #define DP_CUDA_REDUCE_MAX 16
 int dp_cuda_reduce(const dp_reduce_args_t *args, void *stream);
 
-/* What changes nothing in a reduction: 0, 1, or the other end of the type. */
+/* Fills with the identity of a reduction: 0, 1, or the other end of the type. */
 int dp_cuda_fill_identity(dp_dtype_t dtype, dp_reduce_t reduce, void *to, size_t count,
                           void *stream);
 
@@ -94,7 +94,8 @@ int dp_cuda_pace(uint64_t ns, void *stream);
 /* Loads every kernel, so that none is loaded later while a collective holds the device. */
 int dp_cuda_kernels_preload(void);
 
-/* What dp_cuda_cast() must give, one thread per element; the tally without its sum of squares. */
+/* The reference for dp_cuda_cast(), one thread per element; the tally without its sum of squares.
+ */
 int dp_cuda_naive_cast(dp_dtype_t from, dp_dtype_t to, const dp_cuda_piece_t *piece, void *stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
  * cuda_types.cuh - element types, conversions and whole-vector accesses, for host and device alike.
  *
- * What runs inside the kernels is written as functions that a CPU can run too: tests walk a
+ * The bodies of the kernels are functions that a CPU can run too: tests walk a
  * simulated grid through them on machines without a GPU.
  */
 #ifndef DP_KERNELS_CUDA_TYPES_CUH

@@ -31,7 +31,7 @@ void dp_tally_merge(dp_tally_t *into, const dp_tally_t *from);
 double dp_tally_sum_squares(const dp_tally_t *tally);
 
 /*
- * What an optimizer on a device has to know of the gradients of a step, and the sums it follows
+ * The figures of a step's gradients for an optimizer on a device, and the sums they follow
  * from. In that device's memory, but for a host's own: there only the words are used.
  */
 #define DP_FIGURES_WORDS 24

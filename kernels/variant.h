@@ -34,7 +34,7 @@ size_t dp_kernel_dtype_bytes(dp_dtype_t dtype);
 /* Adds what one block of at most DP_TALLY_BLOCK elements held. */
 void dp_tally_add_block(dp_tally_t *tally, double sum_squares, double absmax, uint64_t nonfinite);
 
-/* What the variant's own sources share. */
+/* Shared by the variant's own sources. */
 #define DP_VARIANT_JOIN_(name, suffix) name##_##suffix
 #define DP_VARIANT_JOIN(name, suffix) DP_VARIANT_JOIN_(name, suffix)
 #define DP_VARIANT(name) DP_VARIANT_JOIN(name, DP_KERNELS_SUFFIX)
