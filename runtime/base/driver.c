@@ -1,7 +1,7 @@
 /*
  * driver.c - asks libcuda.so.1, which comes with the kernel driver and not with any toolkit.
  *
- * Nothing here is linked with CUDA: without a driver the library is not there, and that is an
+ * This file is not linked with CUDA: without a driver the library is not there, and that is an
  * answer. It stays loaded once asked, as CUDA cannot be unloaded safely.
  *
  * dp_init() and dprun --check ask whether there is a driver; the plug-in asks where a library was

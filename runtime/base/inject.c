@@ -311,7 +311,7 @@ void dp_inject_on_abort(dp_inject_t *inject, dp_inject_abort_fn abort, void *use
 
 /* ---- Doing harm ----------------------------------------------------------------------------- */
 
-/* What a test looks for. */
+/* Writes the line that a test looks for. */
 static void announce(const dp_inject_t *inject, const fault_t *fault, const char *where)
 {
     const uint64_t now_ns = dp_now_ns();

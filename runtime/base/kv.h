@@ -55,8 +55,9 @@ enum dp_kv_type {
     DP_KV_RUNNING = 7
 };
 
-/* What dprun hands a rank through DP_BOOTSTRAP_FD (a pipe or memfd, read to its end): u32 magic,
- * u16 version, u16 port, text address (an IP, or of a local_socket.h), text job id, secret [32]. */
+/* The ticket that dprun hands a rank through DP_BOOTSTRAP_FD (a pipe or memfd, read to its end):
+ * u32 magic, u16 version, u16 port, text address (an IP, or of a local_socket.h), text job id,
+ * secret [32]. */
 typedef struct dp_kv_ticket {
     char address[64];
     uint16_t port;

@@ -13,7 +13,7 @@ void dp_limits_raise_files(void);
 /* DP_ERR_SYSTEM, with both numbers, where fewer than `need` may be open. */
 dp_status_t dp_limits_check_files(int need, const char *for_what, dp_error_t *error);
 
-/* What a call that passes descriptors on failed for, in words that lead to the limit. */
+/* Explains why a call that passes descriptors on failed, in words that lead to the limit. */
 const char *dp_limits_describe(int code, char *text, size_t room);
 
 /* The limit on address space (ulimit -v), and what of it is unused; SIZE_MAX both: none. */

@@ -35,7 +35,7 @@ typedef struct peer {
     int rank;
 } peer_t;
 
-/* What is known of one rank. */
+/* The state of one rank. */
 typedef struct rank_state {
     peer_t *peer;        /* NULL: none */
     int has_spoken;      /* it took part: another connection is another program */

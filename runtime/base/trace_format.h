@@ -36,7 +36,7 @@
 #define DP_TRACE_LATEST_NS (UINT64_MAX / 4)
 
 /*
- * What a record tells. `bucket` is the place of a launch in the global order counted from 1, the
+ * The kind of a record. `bucket` is the place of a launch in the global order counted from 1, the
  * same number on every rank; `id` a request of this rank counted from 1; 0 where there is none.
  */
 typedef enum dp_trace_kind {

@@ -57,7 +57,7 @@ struct dp_stream {
 
 typedef enum cuda_item_kind { ITEM_CALL, ITEM_TALLIES, ITEM_STAMP } cuda_item_kind_t;
 
-/* What a completion thread does once the stream has come to the event. */
+/* Work of a completion thread once the stream has come to the event. */
 typedef struct cuda_item {
     struct cuda_item *next;
     cuda_item_kind_t kind;

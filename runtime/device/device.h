@@ -79,7 +79,7 @@ typedef struct dp_device_ops {
      * and added to before any call() runs that is given later; in stream order all of them are
      * added to figures as well, in the device's memory, unless NULL. */
     dp_status_t (*cast)(dp_stream_t *stream, const dp_cast_args_t *args, dp_figures_t *figures);
-    /* What changes nothing in a reduction, count times. */
+    /* Fills in the identity of a reduction, count times. */
     dp_status_t (*fill)(dp_stream_t *stream, dp_dtype_t dtype, dp_reduce_t reduce, void *to,
                         size_t count);
     dp_status_t (*copy)(dp_stream_t *stream, void *to, const void *from, size_t bytes);

@@ -41,7 +41,7 @@ typedef struct dp_plugin {
                                  dp_device_t *device, const struct dp_config *config,
                                  const dp_log_t *log, struct dp_trace *trace,
                                  struct dp_engine **out, dp_error_t *error);
-    /* What it runs with, from which files, and what it was built with: "CUDA 13.0 (/...),
+    /* The versions it runs with, from which files, and those it was built with: "CUDA 13.0 (/...),
      * NCCL 2.28.9
      * (/...), built with 2.28.9". */
     void (*describe)(char *text, size_t room);

@@ -150,7 +150,7 @@ typedef struct dp_engine_op {
     uint64_t wire_bytes;          /* sent to other nodes by this rank */
 } dp_engine_op_t;
 
-/* Who is in a group, as all its ranks were told. */
+/* The members of a group, as all its ranks were told. */
 typedef struct dp_engine_members {
     uint32_t uid;         /* ascending from group to group, below 2^26; the world is 0 */
     uint32_t group_index; /* 1 .. DP_GROUPS_MAX; another group that shares a rank may have it once

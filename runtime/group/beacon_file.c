@@ -1,11 +1,11 @@
 /*
  * beacon_file.c - the file by which rank 0 tells the ranks of its machine where it serves.
  *
- * Whoever can write the file can pass for rank 0, whoever can read it joins the job: so directory
- * and file are opened without following links and believed only if they belong to this user and
- * nobody else may enter. The file is written under another name and renamed: a reader sees all of
- * it or nothing. Writers take turns by a lock on the directory, so that a stale file is replaced by
- * one of them and a living one by none.
+ * A process that can write the file can pass for rank 0, and one that can read it joins the job: so
+ * directory and file are opened without following links and believed only if they belong to this
+ * user and nobody else may enter. The file is written under another name and renamed: a reader sees
+ * all of it or nothing. Writers take turns by a lock on the directory, so that a stale file is
+ * replaced by one of them and a living one by none.
  *
  * Called by bootstrap_elsewhere.c in dp_init(); the thread of bootstrap_server.c removes the file
  * once all ranks have come.

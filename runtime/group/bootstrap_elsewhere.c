@@ -433,7 +433,7 @@ static dp_status_t find_rank_0(elsewhere_t *self, const dp_config_t *config, dp_
 
 /* ---- All meet ------------------------------------------------------------------------------- */
 
-/* What a rank says first: the job it belongs to; rank 0 a random number too. */
+/* Writes a rank's first message: the job it belongs to; rank 0 a random number too. */
 static size_t write_card(const elsewhere_t *self, const uint8_t *nonce, uint8_t *data, size_t room)
 {
     dp_writer_t writer;

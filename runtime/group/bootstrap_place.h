@@ -33,7 +33,7 @@ typedef struct dp_bootstrap_place {
     const char *why;  /* that it is every address: "leads to no address of this machine" */
 } dp_bootstrap_place_t;
 
-/* What dp_bootstrap_place_choose() decides by. Lists are borrowed. */
+/* The facts by which dp_bootstrap_place_choose() decides. Lists are borrowed. */
 typedef struct dp_bootstrap_place_facts {
     int is_local_name;    /* the name is localhost, or a loopback address */
     const dp_ip_t *named; /* [named_count] the addresses that the name has on this machine */

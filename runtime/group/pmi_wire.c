@@ -61,7 +61,7 @@ int dp_pmi_find(int version, const char *message, size_t bytes, const char *key,
     return 0;
 }
 
-/* What may be shown of a message from somewhere: printable and short. */
+/* Makes a message from an unknown sender printable and short. */
 static void show(const char *message, size_t bytes, char text[128])
 {
     const size_t kept = dp_min(bytes, (size_t)127);

@@ -48,7 +48,7 @@ typedef struct family {
     size_t count;
 } family_t;
 
-/* What one family's variables say. */
+/* The values of one family's variables. */
 typedef struct found {
     const family_t *family;
     const char *name[ROLES]; /* of the variable that is set, or NULL */

@@ -112,7 +112,7 @@ static int count_prefix(const struct sockaddr *mask)
     return bits;
 }
 
-/* What the driver says; bridges and tunnels often say nothing, or -1. */
+/* The driver's figure; bridges and tunnels often give none, or -1. */
 static uint32_t read_speed(const char *name)
 {
     char path[64];

@@ -60,7 +60,7 @@ typedef enum dp_reach_how {
     DP_REACH_HOWS
 } dp_reach_how_t;
 
-/* What a node found of one partner. */
+/* A node's result for one partner. */
 typedef struct dp_reach_try {
     int node;
     uint8_t how[DP_INTERFACE_ADDRESSES]; /* dp_reach_how_t, by the partner's card */

@@ -110,7 +110,7 @@ void dp_reach_list_needed(const dp_reach_card_t *lists, int node_count, int node
     }
 }
 
-/* What the partners of a node found of one of its addresses. */
+/* The results of a node's partners for one of its addresses. */
 typedef struct sight {
     int tried;   /* partners that tried */
     int reached; /* of these */

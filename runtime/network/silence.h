@@ -31,7 +31,7 @@
 #define DP_SILENCE_LOSSES 3
 #define DP_SILENCE_BAD_NS UINT64_C(30000000000) /* so many losses within this time */
 
-/* What the kernel counts since the connection was made, and the age of the last packet. */
+/* The kernel's counts since the connection was made, and the age of the last packet. */
 typedef struct dp_silence_counters {
     uint64_t packet_age_ns;
     uint64_t received_bytes; /* handed on in order */

@@ -244,7 +244,8 @@ void dp_arena_disown_all(dp_arena_t *arena)
     dp_registration_t registration;
 
     while (dp_registry_first(&arena->registry, &registration)) {
-        /* What stays shared works on: its pages live as long as they are mapped somewhere. */
+        /* A range that stays shared works on: its pages live as long as they are mapped somewhere.
+         */
         if (disown(arena, &registration) == DP_ERR_NO_MEMORY)
             remove_registration(arena, &registration);
     }

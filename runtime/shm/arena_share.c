@@ -8,7 +8,7 @@
  * name through the bootstrap. The others connect and send a hello with the job's tag, their rank
  * and their descriptor; once all have come, the leader sends each of them all descriptors. Any
  * process of the node can connect, so the leader has a door (door.h): strangers delay nobody.
- * Nothing is left in any file system.
+ * No file is left behind.
  */
 #include "runtime/shm/arena_internal.h"
 
@@ -27,7 +27,7 @@
 #define HELLO_MAGIC 0x4d535044u  /* "DPSM" */
 #define BATCH DP_LOCAL_FILES_MAX /* descriptors in one message */
 
-/* What a rank sends first, and the leader with each batch of descriptors. */
+/* A rank's first message, and the leader's with each batch of descriptors. */
 typedef struct hello {
     uint32_t magic;
     uint32_t local_rank; /* of the sender; in an answer: of the first descriptor */

@@ -86,7 +86,7 @@ static int parse_mapping(char *line, mapping_t *out)
     return 1;
 }
 
-/* What is expected to lie at an address. */
+/* The mapping that is expected at an address. */
 typedef struct wanted {
     const char *name;
     uintptr_t begin, end;

@@ -26,7 +26,7 @@
 #define DP_LINE_WELCOME_BYTES DP_PROOF_BYTES
 #define DP_LINE_BEAT_BYTES 16
 
-/* What a hello says; points into its bytes. */
+/* The fields of a hello; point into its bytes. */
 typedef struct dp_line_hello {
     uint64_t world;
     uint32_t from;

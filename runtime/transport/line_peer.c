@@ -353,7 +353,7 @@ static void look_at_open_line(dp_line_t *self, dp_line_peer_t *peer, uint64_t no
     self->news = 1;
 }
 
-/* Nothing has come from it at all, and the network is not known to be the cause: that is silence,
+/* 1: no byte has come from it, and the network is not known to be the cause. That is silence,
  * which the owner's heartbeats judge by their own clock and in one text for all neighbours. A line
  * that does not open is a cause of its own where the rank's messages come, or where its machine
  * does not take the connection. */

@@ -310,7 +310,7 @@ static dp_status_t loopback_arm(dp_transport_t *base)
     return is_empty ? DP_OK : DP_ERR_PENDING;
 }
 
-/* Nothing to do: the first item since arm() has signalled, and poll() does not take that back, so
+/* Has no work: the first item since arm() has signalled, and poll() does not take that back, so
  * the sleeper wakes. */
 static dp_status_t loopback_rearm(dp_transport_t *base)
 {

@@ -33,7 +33,7 @@ void dp_peer_socket_address_write(const dp_peer_socket_address_t *address,
 void dp_peer_socket_address_read(dp_peer_socket_address_t *address,
                                  const uint8_t bytes[DP_PEER_SOCKET_ADDRESS]);
 
-/* What the rank that connects sends first. */
+/* The first message of the rank that connects. */
 typedef struct dp_peer_socket_hello {
     uint32_t magic;
     uint32_t from; /* its rank */

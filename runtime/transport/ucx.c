@@ -408,7 +408,7 @@ static dp_status_t ucx_arm(dp_transport_t *base)
     return DP_ERR_SYSTEM;
 }
 
-/* Nothing to do: the worker's epoll is level-triggered over TCP sockets, so unread data makes its
+/* Has no work: the worker's epoll is level-triggered over TCP sockets, so unread data makes its
  * descriptor readable whoever polled meanwhile. */
 static dp_status_t ucx_rearm(dp_transport_t *base)
 {

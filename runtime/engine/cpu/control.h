@@ -37,7 +37,7 @@
  * ranks, by local rank. */
 #define DP_CONTROL_PAIRS (DP_GROUPS_MAX + 1)
 
-/* What a rank tells the others about one operation, written before the barrier at which it arrives
+/* A rank's description of one operation, written before the barrier at which it arrives
  * and read after it. Offsets are into its arena. */
 typedef struct dp_control_descriptor {
     /* compared with this rank's own: all ranks must be at the same operation */
@@ -79,7 +79,7 @@ typedef struct dp_control_record {
     alignas(DP_CONTROL_LINE) dp_control_descriptor_t descriptors[2];
 } dp_control_record_t;
 
-/* What the engine does, for whoever watches it from another thread. */
+/* The progress of the engine, for threads that watch it. */
 typedef struct dp_activity {
     _Atomic uint64_t moves;
     _Atomic int awaits; /* rank of the world; -1, DP_ENGINE_WORKS: nobody */

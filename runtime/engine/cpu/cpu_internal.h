@@ -227,7 +227,7 @@ dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op);
  * arrival. */
 dp_status_t dp_pull_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 
-/* What a rank says so that the others can try to read its memory. */
+/* Lets the other ranks try to read this rank's memory. */
 typedef struct dp_pull_probe {
     uint64_t address, value; /* the 8 bytes there */
     int32_t pid;
@@ -284,8 +284,8 @@ static inline dp_cpu_publication_t *dp_cpu_publication(dp_cpu_group_t *group)
     return &group->publications[dp_cpu_parity(group)];
 }
 
-/* What a local rank has published of the running operation. Another rank's may be read only after
- * dp_cpu_arrive(), whose barrier makes it visible. */
+/* The publication of a local rank about the running operation. Another rank's may be read only
+ * after dp_cpu_arrive(), whose barrier makes it visible. */
 static inline dp_control_descriptor_t *dp_cpu_descriptor(const dp_cpu_group_t *group, int local)
 {
     return &group->control.records[local]->descriptors[dp_cpu_parity(group)];
@@ -309,7 +309,7 @@ int dp_cpu_has_figures(const dp_engine_op_t *op);
 /* 1: and some rank of this node wants them. */
 int dp_cpu_wants_tally(const dp_cpu_group_t *group, const dp_engine_op_t *op);
 
-/* What a local rank published of a piece; NULL: it is not in its arena. */
+/* A local rank's publication of a piece; NULL: it is not in its arena. */
 const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, int local,
                                                  size_t piece);
 

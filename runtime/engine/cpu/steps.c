@@ -3,7 +3,7 @@
  * the barrier, find the others' memory, add up figures. Called by all files of the engine that run
  * operations, on the thread that runs them.
  *
- * What a rank reads in shared memory was written by another process of the job: an offset is
+ * Another process of the job wrote the offsets that a rank reads in shared memory: each is
  * checked against that rank's arena before it is used as an address.
  */
 #include "runtime/engine/cpu/cpu_internal.h"

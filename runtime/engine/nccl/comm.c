@@ -267,7 +267,7 @@ static dp_status_t init_comm(dp_nccl_group_t *group, const ncclUniqueId *id, dp_
     return await_init(group, error);
 }
 
-/* What ranks tell each other before there is a communicator. */
+/* A rank's first message to the others, before there is a communicator. */
 typedef struct hello {
     uint32_t version;
     cudaUUID_t gpu;

@@ -148,7 +148,7 @@ static void finish_operation(void *argument)
     release_task(task); /* last: from here on another operation may get the task */
 }
 
-/* What the ring makes a rank send, where it goes to other nodes: an upper bound, as only the last
+/* The bytes that the ring makes a rank send to other nodes: an upper bound, as only the last
  * rank of a node sends there. */
 static uint64_t wire_bytes(const dp_nccl_task_t *task)
 {

@@ -18,7 +18,8 @@ typedef enum dp_exchange_method {
     DP_EXCHANGE_STAGED = 3  /* the stream, in rounds, in its staging area */
 } dp_exchange_method_t;
 
-/* What a rank tells all others of an exchange: in its publication, or in the table of its node. */
+/* A rank's description of an exchange for all others: in its publication, or in the table of its
+ * node. */
 typedef struct dp_exchange_manifest {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;

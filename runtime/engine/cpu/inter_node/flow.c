@@ -132,7 +132,7 @@ dp_status_t dp_flows_pump(dp_flows_t *flows, int *busy)
     return status;
 }
 
-/* Nothing to do: sleeps, unless a peer that is still needed has gone. */
+/* Sleeps until a message comes, unless a peer that is still needed has gone. */
 static dp_status_t sleep_for_flows(dp_flows_t *flows)
 {
     dp_ucx_link_t *link = flows->group->lane->link;

@@ -71,7 +71,7 @@ struct dp_inter_node_pool {
     float *temps_memory;
 };
 
-/* What a group needs for traffic between its nodes. */
+/* The state of a group for traffic between its nodes. */
 struct dp_inter_node {
     dp_inter_node_pool_t *pool; /* borrowed */
     int others;                 /* other nodes */

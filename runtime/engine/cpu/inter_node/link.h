@@ -55,7 +55,7 @@ dp_status_t dp_ucx_link_greet(dp_ucx_link_t *link, uint64_t deadline_ns, dp_erro
 int dp_ucx_link_find(const dp_ucx_link_t *link, int rank);
 int dp_ucx_link_rank(const dp_ucx_link_t *link, int peer);
 
-/* What a message is matched by; of each field so many low bits count. */
+/* Matches a message; of each field so many low bits count. */
 typedef struct dp_ucx_link_tag {
     int from_rank;  /* 18 */
     uint32_t group; /* 10 */

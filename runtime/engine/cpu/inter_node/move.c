@@ -1,7 +1,7 @@
 /*
  * move.c - broadcast, allgather and barrier between nodes: data that moves unchanged.
  *
- * What comes from another node lands in engine memory (scratch) of the rank that receives it; from
+ * Data from another node lands in engine memory (scratch) of the rank that receives it; from
  * there all ranks of the node copy it to their own outputs. Three barriers of the node: all ranks
  * have arrived; everything from other nodes has arrived; all have copied, so the scratch is free.
  * Runs on the thread that runs operations.

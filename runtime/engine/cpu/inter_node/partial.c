@@ -31,7 +31,7 @@ dp_numeric_t dp_numeric_choose(const dp_cpu_group_t *group, const dp_engine_op_t
     return numeric;
 }
 
-/* What elements are multiplied by on their way to a 16-bit wire, and after it. */
+/* The factor of elements on their way to a 16-bit wire, and after it. */
 static float wire_scale(const dp_engine_piece_t *piece)
 {
     return (float)ldexp(piece->prescale, piece->exponent);

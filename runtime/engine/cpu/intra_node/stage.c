@@ -13,9 +13,9 @@
  *   copy out   k-2        k-1        piece k    k+1      the owners' results, to my output
  *            --barrier- --barrier- --barrier- --barrier-
  *
- * What is written in one step is read in the next one, so two buffers of each kind, in turn, are
- * enough. They stay in the caches; so do the lines of a tensor that is reduced in place, between
- * copying a piece in and copying its result out. Each line is thus read from memory once.
+ * A rank reads in one step what another wrote in the step before, so two buffers of each kind, in
+ * turn, are enough. They stay in the caches; so do the lines of a tensor that is reduced in place,
+ * between copying a piece in and copying its result out. Each line is thus read from memory once.
  */
 #include "runtime/engine/cpu/cpu_internal.h"
 
