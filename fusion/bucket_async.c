@@ -40,8 +40,8 @@ static dp_status_t cast_batch_add(cast_batch_t *cast_batch, const dp_cast_piece_
 
 /* ---- Pack ----------------------------------------------------------------------------------- */
 
-/* What this rank, having joined, gives instead of data. Scales do not concern it: those of the
- * others are applied before it meets their data. */
+/* Fills in the identity in place of data: this rank has joined. Scales do not concern it: those of
+ * the others are applied before it meets their data. */
 static dp_status_t fill_absent(const dp_bucket_t *bucket, size_t index, dp_stream_t *stream)
 {
     const size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
@@ -100,7 +100,7 @@ dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream)
 
 /* ---- Unpack --------------------------------------------------------------------------------- */
 
-/* What follows belongs to these figures. */
+/* From here on casts count into these figures. */
 static dp_status_t turn_to(cast_batch_t *cast_batch, dp_figures_t *figures)
 {
     dp_status_t status = cast_batch->figures == figures ? DP_OK : cast_batch_flush(cast_batch);

@@ -282,7 +282,7 @@ size_t dp_bucket_rows(const dp_bucket_t *bucket)
                                                                     : 1;
 }
 
-/* What this rank, having joined, gives instead of data. */
+/* Fills in the identity in place of data: this rank has joined. */
 static void pack_absent(const dp_bucket_t *bucket, size_t index)
 {
     const dp_fusion_item_t *state = dp_bucket_item(bucket, index);

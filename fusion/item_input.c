@@ -12,7 +12,7 @@
 
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
-/* What a rank that has joined gives to an allgatherv. */
+/* The counts of a rank that has joined, in an allgatherv. */
 static const size_t nothing[1] = {0};
 
 size_t dp_exchange_parts(const dp_pipeline_item_t *item, int rank, int ranks)

@@ -49,8 +49,8 @@ dp_status_t dp_launch_queue_make_buffers(dp_launch_queue_t *queue)
                                  pipeline->buffer_count, dp_lane_buffer_bytes(pipeline, lane));
 }
 
-/* What the queue's launch thread needs. Other lanes' buffers come with the first operation that
- * needs one: sharded weights in engine memory never do. */
+/* Makes what the queue's launch thread needs. Other lanes' buffers come with the first operation
+ * that needs one: sharded weights in engine memory never do. */
 static dp_status_t prepare_queue(dp_launch_queue_t *queue, dp_lane_t lane)
 {
     dp_device_t *device = queue->pipeline->device;
