@@ -441,8 +441,8 @@ static void tell_running(dp_loop_t *loop)
     if (callbacks->running != NULL) callbacks->running(callbacks->user);
 }
 
-/* What the clock brings. 1: something for the negotiator. A heartbeat to be sent does not count, as
- * nothing follows from it here. */
+/* Feeds the time to the negotiator and the health watch. 1: something for the negotiator. A
+ * heartbeat to be sent does not count, as nothing follows from it here. */
 static int handle_time(dp_loop_t *loop, uint64_t now_ns)
 {
     int did = handle_watch(loop, now_ns);
@@ -473,7 +473,7 @@ static void give_launch(dp_loop_t *loop, const dp_output_t *out)
                                                          .aux = tensors & DP_TRACE_AUX_MAX});
 }
 
-/* What the negotiator answers, in its order. 1: something. */
+/* Gives out the negotiator's outputs, in its order. 1: there was one. */
 static int handle_outputs(dp_loop_t *loop, uint64_t now_ns)
 {
     const dp_loop_callbacks_t *callbacks = &loop->options.callbacks;

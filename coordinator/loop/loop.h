@@ -151,7 +151,7 @@ void dp_loop_count_awake_waiter(dp_loop_t *loop, int change);
 /* The data plane finished launch `sequence`. Any thread. */
 void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
 
-/* What this rank does now, for stall reports. Any thread; copied. */
+/* Describes what this rank does now, for stall reports. Any thread; copied. */
 void dp_loop_set_activity(dp_loop_t *loop, const char *text);
 
 /* Ends the world with this reason. Any thread. */

@@ -35,7 +35,7 @@ typedef struct dp_loop_end {
     dp_status_t status;
 } dp_loop_end_t;
 
-/* What dp_loop_finalize() waits for: the coordinator thread sets it last. Guarded by its lock. */
+/* dp_loop_finalize() waits for it: the coordinator thread sets it last. Guarded by its lock. */
 typedef struct dp_loop_final {
     pthread_mutex_t lock;
     pthread_cond_t ended;

@@ -2,8 +2,8 @@
  * post.c - what threads of the program and of the data plane ask of a loop: they leave something in
  * its inbox, wait for its end, read its counters. Any thread; functions of loop.h.
  *
- * Nothing here touches the negotiator, the transport or the neighbours: those belong to the thread
- * that owns progress, and these calls neither take progress_lock nor wait for it.
+ * These calls do not touch the negotiator, the transport or the neighbours: those belong to the
+ * thread that owns progress, and these calls neither take progress_lock nor wait for it.
  */
 #include "coordinator/loop/loop_internal.h"
 

@@ -170,7 +170,8 @@ static void order_closed(dp_negotiator_t *n, dp_group_view_t *view, int rank)
     uint64_t position = n->position + 1;
 
     if (view->is_closed && marked == count_kept(n, view)) {
-        /* Nothing changes. Marks made here do not hold for a CLOSED that another leaver brings. */
+        /* The group stays as it is. Marks made here do not hold for a CLOSED that another leaver
+         * brings. */
         for (size_t i = 0; i < n->leave.kept_count; i++) {
             dp_entry_t *entry = n->leave.kept[i].entry;
 

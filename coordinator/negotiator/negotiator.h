@@ -126,7 +126,8 @@ void dp_negotiator_blame(dp_negotiator_t *negotiator, dp_status_t status, int cu
                          const char *text, uint64_t now_ns);
 void dp_negotiator_tick(dp_negotiator_t *negotiator, uint64_t now_ns);
 
-/* What this rank is doing, for stall reports: "step 12, after h.3.attn.weight". */
+/* Keeps a description of what this rank does, for stall reports: "step 12, after h.3.attn.weight".
+ */
 void dp_negotiator_progress(dp_negotiator_t *negotiator, const char *text);
 
 /* Takes the next output; 0 when there is none. */

@@ -279,7 +279,8 @@ static void announce_conflict(dp_negotiator_t *n, dp_entry_t *entry)
     dp_outbox_up_item(n, item);
 }
 
-/* What the parent does not know yet of an entry. Its state may have moved on since it got news. */
+/* Writes the news of an entry that the parent does not have yet. Its state may have moved on since
+ * it got news. */
 static void announce_news(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_item_t *item = &n->made;
@@ -584,7 +585,7 @@ void dp_fatal(dp_negotiator_t *n, dp_status_t status, int culprit, int except, c
     n->fatal.culprit = culprit >= 0 && culprit < n->size ? culprit : -1;
     snprintf(n->fatal.text, sizeof(n->fatal.text), "%s",
              text[0] != '\0' ? text : "no reason given");
-    /* Nothing else is sent any more, and each request fails with this error. */
+    /* The rank sends no more after this, and each request fails with this error. */
     close_open(n, &n->out.up);
     close_open(n, &n->out.down);
     while (n->out.frames != NULL) {

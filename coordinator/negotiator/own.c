@@ -38,7 +38,7 @@ static void arrive_own(dp_negotiator_t *n, dp_entry_t *entry)
     dp_agree_arrive(n, entry, &arrival);
 }
 
-/* Nothing is taken where there is no memory for the signature. */
+/* Without memory for the signature the submission is not taken. */
 dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission)
 {
     const dp_signature_t *signature = submission->signature;

@@ -279,7 +279,7 @@ dp_signature_t *dp_signature_copy(const dp_signature_t *signature)
     return copy;
 }
 
-/* What the head of a signature may hold; lists are checked as they are read. */
+/* Checks the head of a signature; lists are checked as they are read. */
 static int is_head_valid(const dp_signature_t *head, unsigned flags)
 {
     return (unsigned)head->collective < DP_COLLECTIVE_COUNT &&

@@ -18,7 +18,7 @@ typedef struct dp_conflict {
     dp_signature_t *signature[2];
 } dp_conflict_t;
 
-/* What a child announced of a group to be made. It is kept until the pending occurrence ends: it
+/* A child's announcement of a group to be made. It is kept until the pending occurrence ends: it
  * may be of another list of ranks, and then the child is not told of that end. */
 typedef struct dp_contest {
     struct dp_contest *next;
@@ -38,7 +38,7 @@ typedef struct dp_refusal {
     char text[];
 } dp_refusal_t;
 
-/* What this rank has submitted of a tensor and was not handed back. */
+/* This rank's submission of a tensor, until it is handed back. */
 typedef struct dp_submitted {
     int is_there;
     void *request;
@@ -49,7 +49,7 @@ typedef struct dp_submitted {
     uint64_t since_ns;
 } dp_submitted_t;
 
-/* What the branches have brought to the pending occurrence, merged. agree.c */
+/* The arrivals of all branches in the pending occurrence, merged. agree.c */
 typedef struct dp_arrived {
     uint32_t ready;   /* branches that are ready */
     uint32_t absent;  /* ranks of these that have joined */
@@ -65,7 +65,7 @@ typedef struct dp_arrived {
     dp_conflict_t *conflict;  /* until it is sent; owned */
 } dp_arrived_t;
 
-/* What the parent was told of the pending occurrence. outbox.c */
+/* The news of the pending occurrence that the parent has. outbox.c */
 typedef struct dp_sent {
     int has_news;     /* is in the list of entries to look at when a frame goes up */
     int is_announced; /* READY or MISMATCH went up */

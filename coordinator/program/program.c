@@ -346,7 +346,7 @@ static void describe_group(const dp_program_group_t *group, char *text, size_t r
     if (group->uid != DP_GROUP_WORLD) snprintf(text, room, " of group '%.60s'", group->name);
 }
 
-/* What a neighbour says of one group. */
+/* Checks a neighbour's state of one group. */
 static dp_status_t check_group(dp_program_t *program, int rank, dp_reader_t *reader, char *text,
                                size_t room)
 {

@@ -96,8 +96,8 @@ struct dp_shards {
     dp_unit_t **order; /* [count] */
     size_t ready_count, averaged;
     int check; /* DP_CHECK */
-    /* What dp_shards_sync_on() leaves for the optimizer: in the device's memory, or &on_host. On a
-     * device also the sums that belong to this rank's rows alone. */
+    /* The figures that dp_shards_sync_on() leaves for the optimizer: in the device's memory, or
+     * &on_host. On a device also the sums that belong to this rank's rows alone. */
     dp_figures_t *figures, *row_figures;
     dp_figures_t on_host;
     dp_event_t *decided; /* recorded behind the last decision on a device */

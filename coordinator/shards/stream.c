@@ -106,7 +106,7 @@ static dp_status_t decide(dp_shards_t *shards, void *native, dp_stream_t *stream
     if (status == DP_OK) status = add_rows(shards, native, stream);
     if (status == DP_OK) status = queue_decision(shards, stream, 0);
     if (status == DP_OK) {
-        /* Nothing more is waited for on this thread. Handles stay only where the next step needs
+        /* This thread waits for no more. Handles stay only where the next step needs
          * what this one found. */
         shards->is_deferred = needs_last(shards);
         if (!shards->is_deferred) release_averages(shards);

@@ -14,7 +14,7 @@ static inline int dp_context_is_forked(const dp_context_t *context)
     return context->fork.generation != dp_fork_generation();
 }
 
-/* What dp_error_text() says in such a child. Static. */
+/* The text of dp_error_text() in such a child. Static. */
 const char *dp_fork_text(void);
 
 /* Registers the context before anything of it exists; its connections, when they are made; and

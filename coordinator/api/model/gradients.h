@@ -35,7 +35,8 @@ struct dp_gradients {
     dp_decision_t decision;
     uint64_t syncs;
     int check; /* DP_CHECK */
-    /* What dp_gradients_sync_on() leaves for the optimizer: in the device's memory, or &on_host. */
+    /* The figures that dp_gradients_sync_on() leaves for the optimizer: in the device's memory, or
+     * &on_host. */
     dp_figures_t *figures;
     dp_figures_t on_host;
     dp_event_t *decided; /* recorded behind the last decision on a device */

@@ -98,7 +98,7 @@ static dp_status_t sync_device(dp_gradients_t *gradients, void *native, dp_strea
     gradients->syncs++;
     status = stream_waits(gradients, native);
     if (status == DP_OK && gradients->check) return decide_checked(gradients, stream);
-    /* Nothing more is waited for on this thread. Handles stay only where the next step needs what
+    /* This thread waits for no more. Handles stay only where the next step needs what
      * this one found. */
     if (status == DP_OK) {
         gradients->is_deferred = needs_last(gradients);

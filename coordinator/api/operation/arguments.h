@@ -8,7 +8,7 @@
 
 #include "coordinator/api/operation/submit.h"
 
-/* What this rank reads and writes in one tensor, in elements. */
+/* The elements that this rank reads and writes in one tensor. */
 typedef struct dp_extent {
     size_t in_count, out_count;
     int has_in, has_out;        /* 0: the pointer is not used here */

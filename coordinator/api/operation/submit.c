@@ -414,7 +414,7 @@ static dp_status_t prepare_operation(dp_group_t *group, dp_submit_t *what, dp_op
     return dp_staging_begin(group, what, staged, stage);
 }
 
-/* What the coordinator and the timeline learn of a new request. Lock held. */
+/* Describes a new request to the coordinator and the timeline. Lock held. */
 static void describe_request(dp_handle_t *request, const dp_submit_t *what,
                              dp_trace_record_t *record)
 {

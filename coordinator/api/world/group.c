@@ -223,7 +223,7 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
 
 /* ---- Splitting ------------------------------------------------------------------------------ */
 
-/* What a rank says of itself. */
+/* The row of a rank in the allgather of a split. */
 typedef struct dp_split {
     int64_t color; /* + 1; 0: none, so that a rank that has joined the parent, whose row is zeros,
                       comes into no group */

@@ -16,7 +16,7 @@ typedef struct dp_hello dp_hello_t;
 dp_status_t dp_hello_create(dp_context_t *context, dp_hello_t **out, dp_error_t *error);
 void dp_hello_destroy(dp_hello_t *hello); /* NULL is fine */
 
-/* What this rank says; 0: it does not fit into data. */
+/* Writes this rank's hello; 0: it does not fit into data. */
 size_t dp_hello_write(const dp_hello_t *hello, uint8_t data[DP_HELLO_ROOM]);
 
 /* Reads what all said, values[size]: compares versions and devices, adopts rank 0's plan, and finds
