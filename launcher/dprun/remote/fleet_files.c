@@ -84,7 +84,7 @@ static void write_clocks(const dp_fleet_t *fleet, const char *run_dir)
 
 /* ---- Files ---------------------------------------------------------------------------------- */
 
-/* Nothing but a plain name of a recorder: what a node sends decides no path. */
+/* Accepts only the plain name of a recorder: a node's bytes decide no path. */
 static int is_recorder_name(const char *name)
 {
     return strncmp(name, "trace.", 6) == 0 && strchr(name, '/') == NULL &&

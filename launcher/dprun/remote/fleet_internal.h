@@ -151,7 +151,8 @@ void dp_fleet_ping(dp_fleet_node_t *node);
 void dp_fleet_node_deaf(dp_fleet_node_t *node);
 /* 1: it said so, and nothing has reached it since. Once per look. */
 int dp_fleet_is_deaf(dp_fleet_node_t *node, uint64_t now_ns);
-/* What the ssh of this node (NULL: srun) has written: a station may say it there. */
+/* Takes in what the ssh of this node (NULL: srun) has written: a station may write its state there.
+ */
 void dp_fleet_hear_shell(dp_fleet_t *fleet, const dp_fleet_node_t *only, const char *words);
 
 /* ---- fleet_start.c -------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /*
  * fleet_start.c - brings the stations of a job up, and takes them down; see fleet.h.
  *
- * Nothing of the program starts before every node has said that it can (READY), so an error on one
+ * The program starts only after every node has said that it can (READY), so an error on one
  * of them is told before anything has run anywhere. Errors of several nodes are all told.
  */
 #include <errno.h>

@@ -383,7 +383,7 @@ static dp_link_t *create_link(struct event_base *base, int fd, const dp_secret_t
     return link;
 }
 
-/* What to tell of a hello that proves nothing. */
+/* Describes a hello that proves nothing. */
 static void describe_stranger(const uint8_t *hello, char *why)
 {
     dp_reader_t reader;

@@ -103,7 +103,7 @@ size_t dp_remote_ticket_write(const dp_remote_ticket_t *ticket, void *data, size
 dp_status_t dp_remote_ticket_read(int fd, uint64_t deadline_ns, dp_remote_ticket_t *ticket,
                                   dp_error_t *error);
 
-/* What a node is to run. Strings and lists are owned once it was read. */
+/* The part of the job that a node is to run. Strings and lists are owned once it was read. */
 typedef struct dp_remote_start {
     char version[32]; /* of dprun */
     int node, node_count;
@@ -128,7 +128,7 @@ uint8_t *dp_remote_start_write(const dp_remote_start_t *start, size_t *bytes);
 int dp_remote_start_read(dp_reader_t *fields, dp_remote_start_t *start); /* -1: malformed */
 void dp_remote_start_fini(dp_remote_start_t *start);
 
-/* What a station says of its node. */
+/* A station's description of its node. */
 typedef struct dp_remote_about {
     char version[32];
     char host[256];
