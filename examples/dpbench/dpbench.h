@@ -29,7 +29,7 @@ typedef enum bench_collective {
     BENCH_COLLECTIVE_COUNT
 } bench_collective_t;
 
-/* What a collective reads and writes. */
+/* A collective: its call, and how much it reads and writes. */
 typedef struct bench_operation {
     const char *name;
     int rows_in, rows_out;       /* one row for each rank, else the whole tensor */

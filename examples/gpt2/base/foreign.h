@@ -13,7 +13,8 @@
 
 #define GPT2_FOREIGN_BYTES 64 /* as many of a file's first ones are enough */
 
-/* What a file is that begins so, and what to do with it: "a git-lfs pointer: ..."; NULL: not known.
+/* Names the kind of file that begins so, and what to do with it: "a git-lfs pointer: ..."; NULL:
+ * not known.
  */
 const char *gpt2_foreign(const void *begin, size_t bytes);
 

@@ -154,7 +154,7 @@ gpt2_gemm_fn gpt2_gemm_choose(const char *which, const gpt2_kernels_t *kernels);
 gpt2_gemm_fn gpt2_gemm_choose_precise(gpt2_precision_t precision, const char *which,
                                       const gpt2_kernels_t *kernels);
 
-/* What a product is called in a report, "oneDNN". Static. */
+/* The name of a product in a report, "oneDNN". Static. */
 const char *gpt2_gemm_name(gpt2_gemm_fn gemm, const gpt2_kernels_t *kernels);
 
 #endif

@@ -14,7 +14,7 @@
  * of queries finds its figures without a question. */
 #define ATTENTION_LENGTH_PAD 128
 
-/* What a call works on; the arrays as attention.h describes them. */
+/* The arguments of a call; the arrays as attention.h describes them. */
 typedef struct attention {
     const void *qkv;
     const void *dout;

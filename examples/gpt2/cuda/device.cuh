@@ -157,7 +157,7 @@ template <typename T> DEVICE_INLINE void unpack(const packed<T> &all, float (&x)
     unpack((const T *)(const void *)all.words, x);
 }
 
-/* What is left of a number once stored as T. */
+/* Rounds a number as storing it as T does. */
 template <typename T> DEVICE_INLINE float as_stored(float value)
 {
     T stored;

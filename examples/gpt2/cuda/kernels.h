@@ -130,7 +130,7 @@ int gpt2_cuda_sum(gpt2_cuda_stream_t stream, double *out, int accumulate, const 
 int gpt2_cuda_sum_squares(gpt2_cuda_stream_t stream, double *out, int accumulate, const float *x,
                           size_t count, double *scratch);
 
-/* What dp_gradients_sync_on() leaves, for a rank alone: *skip = 1 where the sum is not finite or
+/* The figures of dp_gradients_sync_on() for a rank alone: *skip = 1 where the sum is not finite or
  * *also (NULL: no such flag) is not 0, else 0; *clip = min(1, max_norm / sqrt(sum * by * by))
  * (max_norm 0: 1); *norm (NULL: not wanted). */
 int gpt2_cuda_clip(gpt2_cuda_stream_t stream, uint32_t *skip, float *clip, float *norm,

@@ -145,7 +145,7 @@ size_t gpt2_matmuls_bytes(const gpt2_matmuls_t *set)
 
 /* ---- Plans ---------------------------------------------------------------------------------- */
 
-/* What a form does beside the product; CUBLASLT_EPILOGUE_DEFAULT: there is no such form. */
+/* The epilogue of a form; CUBLASLT_EPILOGUE_DEFAULT: there is no such form. */
 static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape, int form)
 {
     if (form == 2) {
@@ -446,7 +446,7 @@ static int finish_input_bias(const gpt2_matmul_t *plan, const gpt2_matmul_choice
     return gpt2_cuda_add_bias(stream, GPT2_CUDA_F32, operands->beside, to, 1, shape->inputs);
 }
 
-/* What the epilogue did not do. */
+/* Does what the chosen form's epilogue did not. */
 static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice,
                         gpt2_cuda_stream_t stream, const gpt2_matmul_operands_t *operands)
 {

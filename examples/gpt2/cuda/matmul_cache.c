@@ -124,7 +124,7 @@ static char *read_file(const char *path, size_t *bytes, const char **why)
     return text;
 }
 
-/* What the choices hold for. */
+/* Names the chip and libraries that the choices hold for. */
 static int name_chip(gpt2_matmul_cache_t *cache, gpt2_error_t *error)
 {
     struct cudaDeviceProp properties;

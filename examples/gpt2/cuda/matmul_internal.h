@@ -26,7 +26,7 @@ typedef struct gpt2_matmul_choice {
     float microseconds; /* with random data; 0: not timed */
 } gpt2_matmul_choice_t;
 
-/* What is remembered of a tuned plan. A choice holds only under the options it was made with. */
+/* The choice for a tuned plan. A choice holds only under the options it was made with. */
 typedef struct gpt2_matmul_entry {
     gpt2_matmul_shape_t shape;
     size_t workspace_bytes;
@@ -97,7 +97,7 @@ int gpt2_matmul_tune(const gpt2_matmul_t *plan, gpt2_matmul_choice_t *out, int *
 int gpt2_matmul_cache_open(gpt2_matmuls_t *set, gpt2_error_t *error);
 void gpt2_matmul_cache_close(gpt2_matmul_cache_t *cache);
 
-/* What is known of a shape under the set's options, or NULL. */
+/* Finds the choice for a shape under the set's options, or NULL. */
 const gpt2_matmul_choice_t *gpt2_matmul_cache_find(const gpt2_matmuls_t *set,
                                                    const gpt2_matmul_shape_t *shape);
 

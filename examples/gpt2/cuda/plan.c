@@ -116,7 +116,8 @@ static void cut_state(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
     state->tables = cut_bytes(cutter, options->table_bytes);
 }
 
-/* What a layer keeps; what backward makes again is in the block already, shared by all. */
+/* Lays out the activations that a layer keeps; what backward makes again is in the block already,
+ * shared by all. */
 static void cut_cuda_block(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
                            gpt2_cuda_block_t *block)
 {
@@ -139,7 +140,7 @@ static void cut_cuda_block(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan,
     if (options->recompute < GPT2_RECOMPUTE_GELU) block->gelu = cut_bytes(cutter, 4 * one);
 }
 
-/* What all layers share where it is made again. */
+/* Lays out the activations that all layers share, as backward makes them again. */
 static gpt2_cuda_block_t cut_shared(byte_cutter_t *cutter, const gpt2_cuda_plan_t *plan)
 {
     const gpt2_cuda_plan_options_t *options = &plan->options;

@@ -14,7 +14,7 @@
 #include "examples/gpt2/base/error.h"
 #include "examples/gpt2/model/shape.h"
 
-/* What backward computes again instead of keeping it for every layer. */
+/* Activations that backward computes again instead of keeping them for every layer. */
 typedef enum gpt2_recompute {
     GPT2_RECOMPUTE_NONE,
     GPT2_RECOMPUTE_GELU,     /* GELU's output */

@@ -109,7 +109,7 @@ typedef struct gpt2_cuda_replica {
     gpt2_sync_t syncs[GPT2_CUDA_IN_FLIGHT];
     uint64_t steps; /* ended by update() */
 
-    /* What is borrowed. */
+    /* Borrowed. */
     gpt2_model_t *model;
     gpt2_optimizer_t *optimizer;
     size_t length; /* tokens of a sequence */

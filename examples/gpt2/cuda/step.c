@@ -1,7 +1,7 @@
 /*
  * step.c - a training step on a GPU, from the batch to the update, without the host waiting in it.
  *
- * What the optimizer must know (clip, skip) stays in device memory where the strategy leaves it
+ * The optimizer's inputs clip and skip stay in device memory where the strategy leaves it
  * there. Loss, norm and skip come up through pinned words; settle() reads them when the step's last
  * event has passed, which is while the next step runs.
  */
@@ -171,7 +171,7 @@ int gpt2_cuda_join(gpt2_replica_t *base, double clip, gpt2_sync_t *sync, gpt2_er
     return find_norm((gpt2_cuda_replica_t *)base, clip, 1.0, sync->device_skip, sync, error);
 }
 
-/* What the step found, on its way to the host. */
+/* Sends the step's figures to the host. */
 static void send_ending(gpt2_cuda_pass_t *pass, const gpt2_sync_t *sync, size_t turn)
 {
     gpt2_cuda_replica_t *self = pass->self;

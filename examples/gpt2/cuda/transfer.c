@@ -15,7 +15,7 @@
 /* ---- Batches -------------------------------------------------------------------------------- */
 
 /* Which rows of the batch belong to each token, or to each row of lookups where these lie apart.
- * What stands behind the batch has gradients of zero, so that any row will do. */
+ * Rows behind the batch have gradients of zero, so that any row will do. */
 static int plan_embedding(gpt2_cuda_replica_t *self, void *plan, const int32_t *inputs,
                           size_t counted, gpt2_error_t *error)
 {
@@ -216,7 +216,7 @@ int gpt2_cuda_give_back(gpt2_replica_t *base, int changed, gpt2_error_t *error)
             }
             base->updates = self->optimizer->updates;
         }
-        /* Whoever gets the arena next, a broadcast for one, works on another stream. */
+        /* The next user of the arena, a broadcast for one, works on another stream. */
         if (code == 0) {
             code = gpt2_cuda_check((int)cudaStreamSynchronize(self->stream), "weights to the GPU",
                                    error);

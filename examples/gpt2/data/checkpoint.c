@@ -20,7 +20,7 @@ static const char *const ARENA_FILES[GPT2_ARENAS] = {"weights.bin", "adam_m.bin"
 
 /* ---- Saving --------------------------------------------------------------------------------- */
 
-/* What a save writes to; with folder NULL nothing is written. */
+/* The target of a save; with folder NULL it writes no file. */
 typedef struct saving {
     const char *folder;
     FILE *files[GPT2_ARENAS];

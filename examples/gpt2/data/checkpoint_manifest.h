@@ -13,7 +13,7 @@
 typedef enum gpt2_arena { GPT2_WEIGHTS = 0, GPT2_MOMENT_M = 1, GPT2_MOMENT_V = 2 } gpt2_arena_t;
 #define GPT2_ARENAS 3
 
-/* What decides, besides the seed, which samples come next. Zeros: not known. */
+/* Decides, besides the seed, which samples come next. Zeros: not known. */
 typedef struct gpt2_order {
     uint64_t batch;       /* sequences of a step */
     uint64_t seq;         /* tokens of a sequence */

@@ -117,7 +117,7 @@ static int fits_int(uint64_t value)
     return value > 0 && value < (uint64_t)1 << 24;
 }
 
-/* What a walk over the header finds. */
+/* The result of a walk over the header. */
 typedef struct found {
     gpt2_shape_t shape;
     char first[GPT2_SAFETENSORS_NAME_MAX]; /* the name that the file has first */

@@ -2,7 +2,7 @@
  * safetensors_file.h - the format of safetensors: a length, a JSON header that says where each
  * tensor lies, and the data. safetensors.c reads models through it.
  *
- * What a header says is checked against the file's size before anything is read by it. It must not
+ * Each number of a header is checked against the file's size before it is used. It must not
  * know which tensors a model has.
  */
 #ifndef GPT2_SAFETENSORS_FILE_H
@@ -24,7 +24,7 @@ typedef struct gpt2_safetensors_file {
     uint64_t data_bytes; /* behind the header */
 } gpt2_safetensors_file_t;
 
-/* What the header says of one tensor. */
+/* One tensor's entry in the header. */
 typedef struct gpt2_safetensors_entry {
     char name[GPT2_SAFETENSORS_NAME_MAX];
     char dtype[8];

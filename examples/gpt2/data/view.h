@@ -18,7 +18,7 @@ typedef struct gpt2_view {
     uint64_t count; /* tokens */
 } gpt2_view_t;
 
-/* What a run trains and validates on. */
+/* The tokens that a run trains and validates on. */
 typedef struct gpt2_corpus {
     gpt2_data_t *data;
     gpt2_data_t *val_data; /* NULL: the same files */

@@ -42,7 +42,7 @@ typedef struct gpt2_batch {
     int length;
 } gpt2_batch_t;
 
-/* What happens during a pass; every entry may be NULL. Called on the caller's thread. */
+/* Calls during a pass; every entry may be NULL. Called on the caller's thread. */
 typedef struct gpt2_hooks {
     void *user;
     /* Gradients first .. first+count-1 of the layout are complete. Not 0: backward stops. */

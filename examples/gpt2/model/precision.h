@@ -28,8 +28,8 @@ typedef struct gpt2_precision_words {
     int hysteresis;
 } gpt2_precision_words_t;
 
-/* What the words mean on a device ("cpu", "cuda"), or a refusal that names the two that contradict
- * each other. auto: fp32 on a CPU, bf16 on a GPU; --amp O1 or O2 alone mean bf16. */
+/* Translates the words for a device ("cpu", "cuda"), or refuses with a text that names the two that
+ * contradict each other. auto: fp32 on a CPU, bf16 on a GPU; --amp O1 or O2 alone mean bf16. */
 int gpt2_precision_choose(const gpt2_precision_words_t *words, const char *device,
                           gpt2_precision_plan_t *out, gpt2_error_t *error);
 

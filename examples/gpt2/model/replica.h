@@ -31,7 +31,7 @@ typedef struct gpt2_replica_options {
                             * looked up have gradients of their own (see rows); 0: they have not */
 } gpt2_replica_options_t;
 
-/* What became of the gradients; equal on all ranks. */
+/* The outcome of a sync; equal on all ranks. */
 typedef struct gpt2_sync {
     double norm; /* of all averaged gradients */
     double clip; /* the optimizer multiplies gradients by this, and by *device_clip */
@@ -143,9 +143,9 @@ typedef struct gpt2_replica_ops {
     int (*logits)(gpt2_replica_t *self, const gpt2_batch_t *batch, float *logits,
                   gpt2_error_t *error);
 
-    /* What a sync finds where nobody averages: the norm, and what follows from it. clip: largest
-     * norm; 0: no clipping. by: 1 / loss scale; the gradients stay as they are, and sync->clip
-     * includes it. */
+    /* Computes the figures of a sync without other ranks: the norm, and what follows from it. clip:
+     * largest norm; 0: no clipping. by: 1 / loss scale; the gradients stay as they are, and
+     * sync->clip includes it. */
     int (*norm)(gpt2_replica_t *self, double clip, double by, gpt2_sync_t *sync,
                 gpt2_error_t *error);
     /* Where rows lie apart. announce(), before the first pass of a step: the tokens [count] that
@@ -157,12 +157,12 @@ typedef struct gpt2_replica_ops {
     /* Ends a step with an AdamW update, unless sync says to skip it. */
     int (*update)(gpt2_replica_t *self, double learning_rate, const gpt2_sync_t *sync,
                   gpt2_error_t *error);
-    /* What became of the step that update() ended; once after each, before the next update().
-     * Counts the update. */
+    /* Returns the outcome of the step that update() ended; once after each, before the next
+     * update(). Counts the update. */
     int (*settle)(gpt2_replica_t *self, gpt2_outcome_t *outcome, gpt2_error_t *error);
 } gpt2_replica_ops_t;
 
-/* What every replica's object begins with. */
+/* The first member of every replica's object. */
 struct gpt2_replica {
     const gpt2_replica_ops_t *ops;
     const gpt2_layout_t *layout;

@@ -25,7 +25,7 @@ size_t gpt2_topk_room(size_t count, double share);
 size_t gpt2_topk_message_bytes(size_t count, size_t room);
 gpt2_topk_list_t gpt2_topk_list(char *message, size_t count, size_t room);
 
-/* What is to be sent of `count` elements. */
+/* How many of `count` elements are to be sent. */
 gpt2_topk_quota_t gpt2_topk_quota(size_t count, double share);
 
 /* The quantile of a sample of magnitudes above which the share is expected; of everything: -1.

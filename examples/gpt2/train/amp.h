@@ -12,7 +12,7 @@
 int gpt2_amp_choose(gpt2_trainer_t *self, const char *device, gpt2_replica_options_t *options,
                     gpt2_error_t *error);
 
-/* What this step's loss is multiplied by. */
+/* The factor of this step's loss. */
 double gpt2_amp_scale(const gpt2_trainer_t *self);
 
 /* When a step is over: counts it, and moves the loss scale on. Ranks do the same. */

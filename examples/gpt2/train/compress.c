@@ -160,7 +160,7 @@ int gpt2_compress_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     return 0;
 }
 
-/* What is in flight ends with the context. */
+/* Operations in flight end with the context. */
 void gpt2_compress_destroy(gpt2_compress_t *self)
 {
     if (self == NULL) return;

@@ -30,11 +30,11 @@ typedef struct gpt2_compress_method {
     int (*middle)(gpt2_compress_t *self, size_t index, gpt2_error_t *error);
     /* Takes the last answer. *bad = 1 where some rank had an Inf or a NaN. */
     int (*end)(gpt2_compress_t *self, size_t index, int *bad, gpt2_error_t *error);
-    /* Nothing was bad in the whole step: replaces the gradient by what the ranks agreed on, and
+    /* Called if the whole step was finite: replaces the gradient by what the ranks agreed on, and
      * keeps the rest for later. *squares = the sum of squares of the former. */
     int (*finish)(gpt2_compress_t *self, size_t index, double *squares, gpt2_error_t *error);
-    /* What a checkpoint needs beside the residuals: entries of list, at most room; returns how
-     * many. NULL: nothing. */
+    /* Lists what a checkpoint needs beside the residuals: entries of list, at most room; returns
+     * how many. NULL: nothing. */
     size_t (*extra)(gpt2_compress_t *self, gpt2_extra_t *list, size_t room);
 } gpt2_compress_method_t;
 

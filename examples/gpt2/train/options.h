@@ -106,7 +106,7 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error);
 
-/* What --shard says, once the options are complete. */
+/* The sharding that --shard asks for, once the options are complete. */
 gpt2_shard_t gpt2_options_shard(const gpt2_options_t *options);
 
 /* The optimizer that completed options ask for. */
@@ -115,7 +115,7 @@ gpt2_optimizer_settings_t gpt2_options_optimizer(const gpt2_options_t *options);
 /* How completed options want gradients compressed. */
 gpt2_compress_settings_t gpt2_options_compress(const gpt2_options_t *options);
 
-/* What --precision, --amp and --loss-scale mean on a device, "cpu" or "cuda". */
+/* Translates --precision, --amp and --loss-scale for a device, "cpu" or "cuda". */
 int gpt2_options_precision(const gpt2_options_t *options, const char *device,
                            gpt2_precision_plan_t *plan, gpt2_error_t *error);
 

@@ -16,7 +16,7 @@
 
 #include "examples/gpt2/data/checkpoint_folder.h"
 
-/* What a folder holds of an older run. */
+/* The files of an older run in a folder. */
 typedef struct held {
     char checkpoints[GPT2_PATH_MAX]; /* their folder */
     char log[GPT2_PATH_MAX];

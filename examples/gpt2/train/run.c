@@ -161,7 +161,7 @@ static int check_data_kept(const gpt2_trainer_t *trainer, gpt2_error_t *error)
     return 0;
 }
 
-/* What is made of the trained weights; rank 0's, the others help to bring them together. */
+/* Uses the trained weights on rank 0; the others help to bring them together. */
 static int use_weights(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_error_t *error)
 {
     const gpt2_options_t *options = trainer->options;

@@ -137,7 +137,7 @@ typedef struct gpt2_strategy_ops {
     const char *(*setting)(gpt2_strategy_t *self, const char *name);
 } gpt2_strategy_ops_t;
 
-/* What every strategy's object begins with. */
+/* The first member of every strategy's object. */
 struct gpt2_strategy {
     const gpt2_strategy_ops_t *ops;
     int rank;

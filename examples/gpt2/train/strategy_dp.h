@@ -8,7 +8,7 @@
 #include "dp.h"
 #include "examples/gpt2/train/strategy.h"
 
-/* What each of their objects begins with. */
+/* The first member of each of their objects. */
 typedef struct gpt2_dp {
     gpt2_strategy_t base;
     dp_context_t *context;

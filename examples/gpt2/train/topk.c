@@ -81,7 +81,7 @@ static size_t place_messages(const gpt2_compress_t *self, topk_t *topk)
     return at;
 }
 
-/* What a choice needs, on the host or on the device. */
+/* Makes the scratch memory of a choice, on the host or on the device. */
 static int create_scratch(gpt2_compress_t *self, topk_t *topk, gpt2_error_t *error)
 {
     const gpt2_layout_t *layout = self->replica->layout;

@@ -236,7 +236,7 @@ int gpt2_trainer_step(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *err
     self->error = error;
     strategy->ops->step_begin(strategy, self->progress.step);
     strategy->ops->traffic(strategy, &before);
-    /* What the last step found decides the loss scale of this one. */
+    /* The last step's outcome decides the loss scale of this one. */
     if (self->precision.scale.initial > 0.0 && await_update(self, error) != 0) return -1;
     if (passes(self, step, error) != 0) return -1;
     if (wait_for_gradients(self, &sync, error) != 0) return -1;
