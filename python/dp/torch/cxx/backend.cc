@@ -136,7 +136,7 @@ class DpBackend : public c10d::Backend
     }
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
-    /* What an operation of this rank has found, in whichever group of the world. */
+    /* The error that an operation of this rank has found, in whichever group of the world. */
     c10d::ErrorType getError() override
     {
         switch (world_->failure()) {

@@ -1,7 +1,7 @@
 /*
  * monitored.h - a barrier by the store of the ranks, after which rank 0 knows who was missing.
  *
- * Nothing of it stays under way in libdp. Called on the program's threads.
+ * It leaves no operation under way in libdp. Called on the program's threads.
  */
 #ifndef DP_TORCH_MONITORED_H
 #define DP_TORCH_MONITORED_H

@@ -15,7 +15,7 @@
 namespace dp_torch
 {
 
-/* Who waits, in words. */
+/* The waiting rank and group, in words. */
 struct Place {
     std::string rank;  /* "rank 1" */
     std::string group; /* "the group of ranks [0, 1]" */
