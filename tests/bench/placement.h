@@ -66,7 +66,7 @@ static inline int placement_of(double ns)
     return ns > 140 ? PLACEMENT_FAR : PLACEMENT_BETWEEN;
 }
 
-/* What a slice counts as; -1: it changed meanwhile. */
+/* The class of a slice; -1: it changed meanwhile. */
 static inline int placement_class(double before_ns, double after_ns)
 {
     const int before = placement_of(before_ns);

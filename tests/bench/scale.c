@@ -52,7 +52,7 @@ static double message_us(const plan_t *plan, double bytes)
     return ((double)plan->options.message_ns + plan->options.byte_ns * bytes) * 1e-3;
 }
 
-/* What one wire takes where nodes differ, and where they do not. */
+/* The time of one wire between nodes, or inside one. */
 static double wire_us(const plan_t *plan, int is_local)
 {
     return (double)(is_local ? plan->options.local_latency_ns : plan->options.latency_ns) * 1e-3;
@@ -129,7 +129,7 @@ static void print_model(const char *name, const model_t *model, int times)
 static void print_models(const plan_t *plan, int size, const scale_cost_t *negotiated, int batches)
 {
     double bits = ceil(plan->options.tensors / 8.0);
-    /* What a message of ours carries: the same would go through a star. */
+    /* The mean bytes of a message of ours: the same would go through a star. */
     double frame = negotiated->mean_bytes / dp_max(negotiated->mean_messages, 1);
     model_t star = model_star(plan, size, frame, frame);
     model_t ring = model_ring(plan, size, bits), doubling = model_doubling(plan, size, bits);
@@ -213,7 +213,7 @@ static void say_goodbye(scale_world_t *world)
     print_cost(name, &cost);
 }
 
-/* What a rank has taken in a world, by which the next one is judged. */
+/* A rank's memory and time in a world, by which the next one is judged. */
 typedef struct taken {
     int size, tensors;
     double empty, full; /* bytes without tensors, and with them */

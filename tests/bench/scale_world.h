@@ -71,7 +71,7 @@ typedef struct scale_world {
     uint64_t said_ns; /* by the real clock: the last line of progress */
 } scale_world_t;
 
-/* What a phase has cost. Messages and bytes count both where they are sent and where received. */
+/* The cost of a phase. Messages and bytes count both where they are sent and where received. */
 typedef struct scale_cost {
     double mean_messages, mean_bytes;
     uint64_t max_messages, root_messages, root_bytes;
@@ -80,7 +80,7 @@ typedef struct scale_cost {
     double us;       /* from the last submission to the last rank's launch */
 } scale_cost_t;
 
-/* Nothing goes on from here: the text to stderr, and exit. */
+/* Ends the program with the text on stderr. */
 void scale_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 /* A line on stderr, if some seconds have passed since the last one. */
 void scale_progress(scale_world_t *world, const char *what, int done, int of);
@@ -98,7 +98,7 @@ void scale_run(scale_world_t *world, uint64_t until_ns); /* UINT64_MAX: till not
 void scale_end(scale_world_t *world, const char *phase, uint32_t launched, uint32_t noted,
                uint64_t from_ns, scale_cost_t *cost);
 
-/* What a negotiator holds on average, and which rank's holds most. */
+/* The mean bytes of a negotiator, and the rank whose negotiator holds most. */
 double scale_bytes(const scale_world_t *world, int *most);
 
 #endif

@@ -46,7 +46,7 @@ static int wrong(const char *what)
 
 /* ---- In the child --------------------------------------------------------------------------- */
 
-/* What a child finds when it uses its parent's objects. 0: all is as dp.h says. */
+/* Uses the parent's objects in a child. 0: all is as dp.h says. */
 static int misuse(dp_context_t *dp, dp_gradients_t *gradients, dp_shards_t *shards,
                   dp_handle_t *handle, void *memory)
 {

@@ -169,7 +169,7 @@ static void another_file_with_the_same_number_stays(void **state)
     close(epoll);
 }
 
-/* What it is all for: the other end is closed when this process closes its own. */
+/* The purpose of it all: the other end is closed when this process closes its own. */
 static void a_living_child_keeps_no_connection_open(void **state)
 {
     dp_fork_watch_t watch = {0};

@@ -36,7 +36,7 @@ static void check_text(const char *text, size_t longest)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) abort(); /* reaches a terminal */
 }
 
-/* What is read keeps to its bounds, and survives being written and read again. */
+/* A fact that is read keeps to its bounds, and survives being written and read again. */
 static void fuzz_failure(dp_reader_t *facts)
 {
     uint8_t data[DP_FAILURE_BYTES_MAX];

@@ -58,7 +58,7 @@ static void on_refused(void *context, const char *text)
     check_text(text);
 }
 
-/* What is sent on the loopback device is there at once, so a few turns take all of it. */
+/* Bytes sent on the loopback device are there at once, so a few turns take all of them. */
 static void turn(const world_t *world)
 {
     for (int i = 0; i < 3; i++)

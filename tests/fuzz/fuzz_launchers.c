@@ -35,7 +35,7 @@ static void fuzz_pmi(int version, const char *message, size_t bytes)
         if ((unsigned char)*at < 0x20) abort(); /* reaches a terminal */
 }
 
-/* What is accepted can be written, and is read as the same again. */
+/* An accepted beacon can be written, and is read as the same again. */
 static void check_beacon(const dp_beacon_t *beacon)
 {
     char text[2 * DP_BEACON_MAX + 1];

@@ -252,7 +252,7 @@ static void say(world_t *world, const void *data, size_t bytes)
                MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* What is sent on the loopback device is there at once. 0: it is not. */
+/* Receives bytes, which are there at once on the loopback device. 0: they are not. */
 static int hear(world_t *world, caller_t *caller, void *data, size_t bytes)
 {
     look(world);

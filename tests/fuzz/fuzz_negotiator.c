@@ -83,7 +83,7 @@ static void write_frame(dp_writer_t *writer, uint64_t position, const dp_item_t 
     if (entry != NULL) dp_item_write_entry(writer, entry);
 }
 
-/* What child and parent say when the group is made. */
+/* Feeds the messages of child and parent that make the group. */
 static void make_group(dp_negotiator_t *negotiator)
 {
     dp_item_t item, entry;

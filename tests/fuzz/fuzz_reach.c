@@ -75,7 +75,7 @@ static void read_cores(const uint8_t *data, size_t bytes)
     (void)dp_core_share_each(list, 2, 2);
 }
 
-/* Nobody who does not know the secret gets an answer. */
+/* A caller that does not know the secret gets no answer. */
 static void hear_stranger(const uint8_t *data, size_t bytes)
 {
     static const dp_secret_t secret = {{1, 2, 3}};

@@ -158,7 +158,7 @@ static void change(fuzz_input_t *input, image_t *images)
 
 /* ---- The whole way -------------------------------------------------------------------------- */
 
-/* What dptrace merge wrote, dptrace view must read. */
+/* dptrace view must read what dptrace merge wrote. */
 static void read_merged(const dp_timeline_t *timeline)
 {
     dp_error_t error = {DP_OK, ""};

@@ -136,7 +136,7 @@ static void must_have_something(const run_t *run)
     }
 }
 
-/* What all ranks together have contributed up to this step, less what they still hold, is what all
+/* The contributions of all ranks up to this step, less what they still hold, equal what all
  * steps together have applied. */
 static void check_sums(const run_t *run, const double *applied, uint64_t steps)
 {
@@ -186,7 +186,7 @@ static void check_method(run_t *run)
     gpt2_sync_t sync;
 
     if (applied == NULL || before == NULL) fail(run->strategy, "memory");
-    /* Nothing to send at first, which must not stop what is sent later. */
+    /* The first step sends no element, which must not stop what is sent later. */
     run_step(run, ZERO, NULL, &sync);
     if (sync.skip || sync.norm != 0.0) fail(run->strategy, "there was nothing to send");
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -217,7 +217,8 @@ static void check_method(run_t *run)
     free(before);
 }
 
-/* Nothing dropped, or nothing compressed yet: the bits of a sum in the order of the ranks. */
+/* No element is dropped, or compression has not begun: the bits of a sum in the order of the ranks.
+ */
 static void check_dense(run_t *run)
 {
     const gpt2_layout_t *layout = run->layout;

@@ -17,7 +17,7 @@ typedef struct oracle {
     int heads;
 } oracle_t;
 
-/* What one block remembers. */
+/* The activations of one block. */
 typedef struct memory {
     double *input, *ln1, *qkv, *p, *att, *middle, *ln2, *fc, *gelu, *output;
 } memory_t;

@@ -406,7 +406,7 @@ static void the_scale_grows_over_a_run(void **state)
     free_jobs(&job, 1);
 }
 
-/* What a whole run says on its standard error, as a text to be freed; *code: how it ended. */
+/* The standard error of a whole run, as a text to be freed; *code: how it ended. */
 static char *words_of_run(const gpt2_options_t *options, gpt2_strategy_t *strategy, int *code)
 {
     const int kept = dup(STDERR_FILENO);

@@ -423,7 +423,7 @@ static void cached_generation_equals_full_recomputation(void **state)
         run.model->weights[i] *= 10.0f;
     assert_int_equal(gpt2_generator_create(run.model, &generator, &error), 0);
     for (int i = 0; i < 60; i++) {
-        /* What the generator remembers: everything, until the context of 24 is full; then the
+        /* The generator remembers everything until the context of 24 is full; then the
          * newest half and what came after. */
         int first = i < 24 ? 0 : 12 + (i - 24) / 12 * 12;
         float expected[40];

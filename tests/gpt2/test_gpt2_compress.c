@@ -618,7 +618,7 @@ static void factors_are_linear(void **state)
     free(residual);
 }
 
-/* What is applied to the model has the same bits for every instruction set, from the same P, Q. */
+/* The update of the model has the same bits for every instruction set, from the same P, Q. */
 static void what_is_applied_does_not_depend_on_the_processor(void **state)
 {
     enum { ROWS = 50, COLUMNS = 70, COUNT = ROWS * COLUMNS, RANK = 4 };

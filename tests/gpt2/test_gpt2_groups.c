@@ -393,7 +393,7 @@ static void divided_updates_give_equal_bits(void **state)
     plain->ops->destroy(plain);
 }
 
-/* What a pass asks for does not depend on how many sequences it has, none among them. */
+/* The calls of a pass do not depend on how many sequences it has, none among them. */
 static void empty_passes_make_the_same_calls(void **state)
 {
     gpt2_replica_t *replica = make_replica(1, 2);

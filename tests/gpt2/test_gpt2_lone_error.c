@@ -38,7 +38,7 @@ typedef struct rank {
 
 static _Thread_local rank_t *self;
 
-/* What gpt2_dp_join() calls; the linker puts it in the place of dp_init(). */
+/* gpt2_dp_join() calls it; the linker puts it in the place of dp_init(). */
 dp_status_t __wrap_dp_init(const dp_init_options_t *given, dp_context_t **context);
 
 dp_status_t __wrap_dp_init(const dp_init_options_t *given, dp_context_t **context)

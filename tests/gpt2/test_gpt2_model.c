@@ -298,7 +298,7 @@ static void train_in_parts(int parts, int accumulate, int steps, double *losses)
     size_t arena = model->layout->arena_count;
     float *sum = calloc(arena, sizeof(float));
     int32_t tokens[2 * BATCH * LENGTH];
-    /* What the average divides by: gpt2_model_head() gets weights that undo it. */
+    /* The divisor of the average: gpt2_model_head() gets weights that undo it. */
     float divisor = (float)(parts * accumulate);
 
     assert_non_null(sum);

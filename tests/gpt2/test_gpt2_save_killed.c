@@ -122,7 +122,7 @@ static int save_12(void)
     return save(12);
 }
 
-/* What a run with --resume auto does first. */
+/* Finds the checkpoint as a run with --resume auto does first. */
 static int find(char *path)
 {
     if (gpt2_folder_sweep(scratch_path("out/checkpoint"), NULL, &error) != 0) return -1;

@@ -22,7 +22,7 @@ static void *symbol(void *library, const char *name)
     return dlsym(library, name);
 }
 
-/* What a function of this name tells, -1 without one. */
+/* The result of a function of this name, -1 without one. */
 static int ask(void *library, const char *name)
 {
     void *address = symbol(library, name);

@@ -64,7 +64,7 @@ static __global__ void pass(const uint32_t *gate)
 #endif
 }
 
-/* What all optimizers have seen. */
+/* The steps of all optimizers. */
 typedef struct log {
     unsigned steps, skips, half_reduced;
     float clip, norm; /* of the last step */
@@ -493,8 +493,8 @@ static void *open_after_abort(void *argument)
     return NULL;
 }
 
-/* What a program reduces beside its gradients, and the stream waits for before the sync: the word
- * that this leaves there answers for it too. */
+/* Data that a program reduces beside its gradients, and the stream waits for before the sync: the
+ * word that this leaves there answers for it too. */
 enum { ROWS = 700 };
 
 static void send_rows(rig_t *rig, float *rows, int step)
@@ -532,7 +532,7 @@ static int run_abort(rig_t *rig, int stage)
     CUDA(cudaMalloc((void **)&rows, row_bytes));
     CUDA(cudaMalloc((void **)&row_weight, row_bytes));
     CUDA(zero(row_weight, row_bytes));
-    /* Nobody else submits this, so it ends once this rank has given up. */
+    /* This rank alone submits it, so it ends once this rank has given up. */
     snprintf(name, sizeof(name), "never %d", rig->rank);
     DP(rig, dp_barrier(dp_world(rig->dp), name, NULL, &opener.never));
     CHECK(pthread_create(&opens, NULL, open_after_abort, &opener) == 0, "no thread");

@@ -47,7 +47,7 @@ static __global__ void count_wrong(const float *in, size_t count, float value, u
         if (in[i] != value) atomicAdd(wrong, 1u);
 }
 
-/* What the optimizers have seen. */
+/* The steps of the optimizers. */
 typedef struct seen {
     unsigned wrong, skips;
     float norm;

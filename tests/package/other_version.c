@@ -29,7 +29,7 @@ static const size_t bad_sizes[] = {0, 4, 12, 4104, (size_t)0x7ffd12345678};
 #define BAD_SIZES (sizeof(bad_sizes) / sizeof(bad_sizes[0]))
 
 #ifdef MORE
-/* What a call on options with an unknown field set must say. text: NULL: dp_error_text(). */
+/* Checks the text of a call on options with an unknown field set. text: NULL: dp_error_text(). */
 static void check_refusal(dp_status_t status, const char *text, const char *type)
 {
     if (text == NULL) text = dp_error_text(dp);

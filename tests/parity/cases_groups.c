@@ -394,7 +394,7 @@ int parity_join_process_sets(dp_context_t *dp)
 
 /* ---- barrier -------------------------------------------------------------------------------- */
 
-/* Nobody passes before all have come: rank 0 comes only after it has seen the others wait. */
+/* No rank passes before all have come: rank 0 comes only after it has seen the others wait. */
 int parity_barrier(dp_context_t *dp)
 {
     dp_handle_t *handle = NULL;

@@ -119,7 +119,7 @@ int parity_duplicate_names(dp_context_t *dp)
     return 0;
 }
 
-/* What every rank has, in steps in which only some tensors get a gradient: the rest is zero. */
+/* Steps in which only some tensors get a gradient, the same on all ranks: the rest is zero. */
 int parity_dynamic_requires_grad(dp_context_t *dp)
 {
     dp_gradients_options_t options = DP_GRADIENTS_OPTIONS_INIT;

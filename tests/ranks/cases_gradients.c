@@ -194,7 +194,7 @@ int case_overflow(dp_context_t *dp)
                    result.loss_scale, step);
         }
     }
-    /* What a checkpoint keeps. */
+    /* The state that a checkpoint keeps. */
     EXPECT_STATUS(dp, dp_gradients_loss_scale_get(gradients, &state), DP_OK);
     EXPECT(dp, state.scale == 1024.0 && state.good_steps == 1, "%g, %d good", state.scale,
            state.good_steps);

@@ -169,7 +169,7 @@ static int copies(dp_context_t *dp, dp_group_t *group)
     return 0;
 }
 
-/* What would need something of rank 0. */
+/* Calls that would need data of rank 0, which has left, are refused. */
 static int refusals(dp_context_t *dp, dp_group_t *group)
 {
     int rank = dp_group_rank(group), ranks = dp_group_size(group);

@@ -19,7 +19,7 @@ static size_t row_begin(const shard_loop_t *loop)
     return (size_t)dp_group_rank(loop->group) * ROW;
 }
 
-/* What element i of a layer is after so many steps: small whole numbers. */
+/* The value of element i of a layer after so many steps: small whole numbers. */
 static float weight_of(size_t i, int layer, int step)
 {
     return (float)((i % 97) + (size_t)layer * 3 + (size_t)step * 5);

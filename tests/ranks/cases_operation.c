@@ -46,7 +46,7 @@ static size_t uneven(const case_op_t *op, int which)
     return (which + op->step) % 3 == 1 ? 0 : op->count + (size_t)which;
 }
 
-/* What rank s has for rank r: in a reduction, what r keeps. */
+/* The elements that rank s has for rank r: in a reduction, those that r keeps. */
 static size_t block(const case_op_t *op, int s, int r)
 {
     switch (op->kind) {
@@ -249,7 +249,7 @@ int case_op_begin(dp_context_t *dp, case_op_t *op, const char *name)
 
 /* ---- End ------------------------------------------------------------------------------------ */
 
-/* What out must hold. */
+/* The expected content of out. */
 static char *make_expected(const case_op_t *op)
 {
     int rank = dp_group_rank(op->group), ranks = dp_group_size(op->group);

@@ -155,7 +155,7 @@ int case_program_now(dp_context_t *dp)
     return 0;
 }
 
-/* What has no place in an order that all ranks share is refused at once. */
+/* An operation without a place in an order that all ranks share is refused at once. */
 int case_program_refused(dp_context_t *dp)
 {
     dp_handle_t *handle;

@@ -10,7 +10,7 @@ enum { HALVES_GROUPS = 3 };
 static const dp_shard_unit_t halves_groups[HALVES_GROUPS] = {
     {"root", 4300, 1}, {"block", 10000, 0}, {"wte", 20012, 0}};
 
-/* What element i of group g is after `updates` updates. */
+/* The value of element i of group g after `updates` updates. */
 static uint16_t half_of(size_t g, size_t i, int updates)
 {
     return (uint16_t)(i * 40503u + g * 977u + (size_t)updates * 61u);

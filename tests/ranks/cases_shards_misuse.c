@@ -326,7 +326,7 @@ int case_shards_prefetch(dp_context_t *dp)
     return 0;
 }
 
-/* What the program leaves, with a gather in flight, dp_finalize() ends. */
+/* dp_finalize() ends the object that the program left, with a gather in flight. */
 int case_shards_left(dp_context_t *dp)
 {
     const dp_shard_unit_t groups[1] = {{.name = "a", .count = 100000}};

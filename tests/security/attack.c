@@ -88,7 +88,7 @@ static void add_hello(void)
     used += 64;
 }
 
-/* What comes behind the greeting of 40 bytes, until the other end closes. */
+/* Prints what comes behind the greeting of 40 bytes, until the other end closes. */
 static void print_answer(int fd)
 {
     char answer[128] = "";

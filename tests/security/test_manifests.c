@@ -25,7 +25,7 @@
 #define UNTOUCHED 0x5a5a5a5aull
 #define PAGE 4096
 
-/* What the handler works on. */
+/* The handler works on these. */
 static void *page;
 static dp_cpu_publication_t *publications_of_liar;
 static volatile sig_atomic_t lies;

@@ -44,7 +44,7 @@ typedef struct action {
     int tensor;
 } action_t;
 
-/* What else a moment consists of. */
+/* A moment: the world and the rest of its state. */
 typedef struct now {
     world_t world;
     int is_finalizing[8], is_dirty[8];

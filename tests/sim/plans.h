@@ -25,7 +25,7 @@ typedef struct cast {
     int contests;
 } cast_t;
 
-/* What a world's ranks do, and the one thing that may go wrong at any moment. */
+/* The calls of a world's ranks, and the one fault that may come at any moment. */
 typedef struct plan {
     const char *name;
     int size, arity, tensors, occurrences;

@@ -200,7 +200,7 @@ static int is_control(const world_tensor_t *kind)
            kind->collective == DP_COLLECTIVE_GROUP_DESTROY;
 }
 
-/* Nobody submits to a group that could not be made; the others know the same. */
+/* A rank submits no tensor to a group that could not be made; the others know the same. */
 static int is_void(const world_rank_t *self, const world_tensor_t *kind)
 {
     return kind->collective != DP_COLLECTIVE_GROUP_CREATE && !self->alive[kind->group];

@@ -327,7 +327,7 @@ void world_kill(world_t *world, int rank, size_t keep)
 
 /* ---- Requests ------------------------------------------------------------------------------- */
 
-/* What ranks of the group submit; the caller keeps part. */
+/* The signature that ranks of the group submit; the caller keeps part. */
 static void signature_of(const world_t *world, int tensor, uint64_t count,
                          dp_signature_t *signature, dp_signature_part_t *part)
 {
@@ -491,7 +491,7 @@ static uint32_t count_absent(world_t *world, int rank, int tensor, int occurrenc
     return absent;
 }
 
-/* What is merged on the way is what all have submitted. */
+/* The merged values must be those of all submissions. */
 static void check_merged(world_t *world, int rank, int tensor, int occurrence,
                          const dp_launch_entry_t *entry)
 {

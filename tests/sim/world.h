@@ -14,8 +14,8 @@
 #define WORLD_TEXT_MAX 512
 #define WORLD_MEMBERS_MAX 300
 
-/* Who works together: group 0 is the world. A group is made and ended by tensors of its own, any
- * number of times. */
+/* A set of ranks that work together: group 0 is the world. A group is made and ended by tensors of
+ * its own, any number of times. */
 typedef struct world_group {
     int count;
     int32_t ranks[WORLD_MEMBERS_MAX]; /* [count] of the world, ascending */
@@ -150,7 +150,7 @@ int world_below(const world_t *world, int edge, int tensor);
 
 /* Joins a group; this rank's occurrences of its tensors up to `until` are left to the others. */
 void world_join(world_t *world, int rank, int group, int until, uint64_t now_ns);
-/* What can only be said when all is over and nobody died: those who had joined were told of every
+/* Checks that hold once all is over and no rank died: ranks that had joined were told of every
  * launch. */
 void world_check_identities(world_t *world);
 

@@ -43,7 +43,7 @@ static size_t draw_count(uint64_t *seed, int scale)
     return draw(seed, 4) == 0 ? 0 : (size_t)draw(seed, limits[scale]);
 }
 
-/* Who sends how much to whom. */
+/* Draws how much each rank sends to each. */
 static void draw_counts(shape_t *shape, uint64_t *seed)
 {
     const int scale = (int)draw(seed, 4);

@@ -6,7 +6,7 @@
 
 #include "engine_world.h"
 
-/* What a rank puts in comes again after so many elements. A prime: whatever the engine cuts, no two
+/* A rank's input repeats after so many elements. A prime: whatever the engine cuts, no two
  * of its parts begin alike. */
 #define REFERENCE_PERIOD 1021
 

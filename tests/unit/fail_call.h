@@ -15,7 +15,7 @@ void fail_call(long nth, int leaves_hole);
 /* 1 when the call to fail has been reached; turns failing off. */
 int fail_call_reached(void);
 
-/* What it was, e.g. "mmap". */
+/* The name of that call, e.g. "mmap". */
 const char *fail_call_name(void);
 
 #endif

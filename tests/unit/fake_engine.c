@@ -227,7 +227,7 @@ static void reduce_row(const table_t *table, size_t p, size_t row, void *result,
         free(in[rank]);
 }
 
-/* Nothing to move, or nobody wants it. */
+/* Copies, unless there is no byte to move or no target. */
 static void copy(void *to, const void *from, size_t bytes)
 {
     if (to != NULL && bytes != 0) memmove(to, from, bytes);
@@ -282,7 +282,8 @@ static void compute_piece(const table_t *table, size_t p)
 
 /* ---- Exchanges ------------------------------------------------------------------------------ */
 
-/* What `from` sends to `to`, places at the table, and where that begins in its input. */
+/* The elements that `from` sends to `to`, places at the table, and where they begin in its input.
+ */
 static size_t block_of(const table_t *table, int from, int to, size_t *start)
 {
     const dp_engine_op_t *op = table->ops[from];

@@ -26,7 +26,7 @@ void fake_room_fail(fake_room_t *room, uint64_t index, dp_status_t status, const
 /* enqueue() refuses from now on. */
 void fake_engine_refuse(dp_engine_t *engine);
 
-/* What this rank's operations were: how many, of which with a compressed wire. */
+/* Counts this rank's operations, and those with a compressed wire. */
 uint64_t fake_engine_count(const dp_engine_t *engine, uint64_t *compressed);
 /* How many of them came in the gather lane. */
 uint64_t fake_engine_gathers(const dp_engine_t *engine);

@@ -26,7 +26,7 @@ struct kv_server {
 void kv_server_start(kv_server_t *server);
 void kv_server_stop(kv_server_t *server); /* waits for the script's end */
 
-/* What scripts are made of; 0 when the client hung up. */
+/* The steps of scripts; 0 when the client hung up. */
 int kv_server_send(int fd, const void *data, size_t bytes);
 int kv_server_receive(int fd, void *data, size_t bytes);
 int kv_server_welcome(kv_server_t *server, int fd); /* the whole handshake; also 0: a stranger */

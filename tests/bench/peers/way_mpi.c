@@ -29,7 +29,7 @@ static int sum(float *tensor, size_t count)
     return MPI_Allreduce(MPI_IN_PLACE, tensor, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* What a fusing runtime does: whole tensors while they fit, larger ones in pieces. */
+/* Fuses as a runtime does: whole tensors while they fit, larger ones in pieces. */
 static int fused(state_t *state, float *tensor, size_t count)
 {
     for (size_t at = 0; at < count; at += state->fuse) {

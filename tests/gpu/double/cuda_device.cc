@@ -20,7 +20,7 @@ static cudaError_t allocate(void **memory, size_t bytes, int device)
 {
     *memory = bytes <= MEMORY_BYTES ? aligned_alloc(256, bytes / 256 * 256 + 256) : NULL;
     if (*memory == NULL) return last_error = cudaErrorMemoryAllocation;
-    /* Nothing is zero by chance; of what is large, a workspace as a rule, the ends must do. */
+    /* Memory is not zero by chance; of a large piece, a workspace as a rule, the ends must do. */
     memset(*memory, 0xa5, bytes < FILLED ? bytes : FILLED);
     if (bytes > FILLED) memset((char *)*memory + bytes - FILLED, 0xa5, FILLED);
     rt.allocations[(uintptr_t)*memory] = allocation_t{bytes, device};

@@ -91,7 +91,7 @@ typedef std::unique_lock<std::mutex> guard_t;
 
 /* All of these with the lock held. */
 
-/* What a call answers before it does anything. */
+/* The answer of a call before it works. */
 cudaError_t fault_locked(const char *call);
 int device_now(void);
 void touch(void); /* makes a context, where the thread has none */
@@ -119,7 +119,7 @@ void await_frees(guard_t &guard, int device);
         touch();                                                                                   \
     } while (0)
 
-/* What a capture in another thread forbids. */
+/* Refuses a call that a capture in another thread forbids. */
 #define UNSAFE()                                                                                   \
     do {                                                                                           \
         FAULT();                                                                                   \

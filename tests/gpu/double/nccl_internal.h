@@ -19,7 +19,7 @@ typedef enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, S
 
 /* ---- Shared by the ranks of a communicator, threads or processes ---------------------------- */
 
-/* What one rank brings to a meeting. */
+/* One rank's part in a meeting. */
 typedef struct post {
     int is_there;
     kind_t kind;

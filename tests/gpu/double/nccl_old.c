@@ -11,7 +11,7 @@ int ncclGetVersion(int *version)
     return 0;
 }
 
-/* Nobody calls these, so their parameters do not matter. */
+/* These are never called, so their parameters do not matter. */
 #define CALL(name)                                                                                 \
     int name(void);                                                                                \
     int name(void)                                                                                 \

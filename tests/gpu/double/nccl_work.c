@@ -140,7 +140,7 @@ static int place_of(const ncclComm_t comm, const operation_t *operation)
     return operation->kind == SEND ? 0 : 1;
 }
 
-/* What of its input the others may read. */
+/* The bytes of its input that the others may read. */
 static size_t given_bytes(const ncclComm_t comm, const operation_t *operation)
 {
     switch (operation->kind) {

@@ -63,7 +63,7 @@ static inline std::function<void()> simt_bind(void (*kernel)(P...), std::common_
 {
     return [=] { kernel(all...); };
 }
-/* What cudaLaunchKernel() is on a device: it says what became of this launch. */
+/* Stands for cudaLaunchKernel(): it returns the outcome of this launch. */
 #define SIMT_LAUNCH(kernel, grid, block, shared, stream, ...)                                      \
     simt_launch(simt_site_t{simt_address(kernel), #kernel, __FILE__, __LINE__}, dim3(grid),        \
                 dim3(block), (shared), (void *)(stream), simt_bind(kernel, __VA_ARGS__))
@@ -92,7 +92,7 @@ void simt_exchange(unsigned mask, const void *give, void *take, size_t bytes, un
 void simt_exchange_all(const void *give, void *take, size_t bytes);
 unsigned simt_lane(void);
 
-/* What tensor cores do, for examples/gpt2/cuda/mma.cuh. All 32 threads of a warp call. */
+/* The products of tensor cores, for examples/gpt2/cuda/mma.cuh. All 32 threads of a warp call. */
 void simt_mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void simt_mma_fp16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void simt_ldmatrix(uint32_t (&out)[4], const void *row, bool is_transposed);

@@ -1,7 +1,7 @@
 /*
  * versions.c - what the driver, the CUDA runtime, cuBLASLt and NCCL say of their version: these are
  * the libraries that libraries.sh finds in its tests, and the last three of them in a rehearsal.
- * What a rehearsal's programs call is in the doubles that they are linked to.
+ * The functions that a rehearsal's programs call are in the doubles that they are linked to.
  */
 #include <stddef.h>
 

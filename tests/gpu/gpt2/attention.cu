@@ -434,7 +434,7 @@ static void check_tasks(void)
     }
 }
 
-/* What the interface refuses. */
+/* Calls that the interface refuses. */
 static void check_refusals(void)
 {
     gpt2_error_t error = {};

@@ -544,7 +544,7 @@ static void check_rounding(size_t count, size_t skew)
             expected[i] = rounded(type, x.host[i]);
         MUST(gpt2_cuda_round(NULL, type, (float *)x.data, count));
         tensor_check(&x, expected, 0.0, "rounding");
-        /* What is rounded stays as it is. */
+        /* A rounded number stays as it is. */
         run_twice([&] { return gpt2_cuda_round(NULL, type, (float *)x.data, count); }, outs, 1,
                   "rounding");
         tensor_check(&x, expected, 0.0, "rounding again");

@@ -16,7 +16,7 @@ static float *low_rank_floats(const tensor_t *tensor)
     return copy;
 }
 
-/* What the host leaves becomes the expectation, and where `keep` the device's input as well, so
+/* The host's result becomes the expectation, and where `keep` the device's input as well, so
  * that each kernel starts from the host's numbers. */
 static void low_rank_compare(tensor_t *tensor, const float *host, double tolerance, int keep,
                              const char *what)

@@ -206,8 +206,8 @@ static void a_step_in_fp16_matches_the_cpu(void **state)
     one_step_matches("fp16");
 }
 
-/* What is computed again has the bits it had. (In bf16 a GELU that was fused saw more digits than
- * those that were kept.) */
+/* An activation that is computed again has the bits it had. (In bf16 a GELU that was fused saw more
+ * digits than those that were kept.) */
 static void recompute_changes_nothing(void **state)
 {
     static const char *const words[] = {"none", "gelu", "gelu+norm"};

@@ -187,7 +187,7 @@ static void truncated_exchange_fails_alone(void **unused)
     world_fini(&world);
 }
 
-/* What a capacity did not do for is not what ended the world. */
+/* An operation that was truncated keeps its own status when the world ends. */
 static void truncation_keeps_its_status_under_abort(void **unused)
 {
     world_op_t op = {.collective = DP_COLLECTIVE_ALLTOALL,

@@ -193,7 +193,7 @@ static void issued_before_ready_and_done_after(void **unused)
     }
 }
 
-/* What a stream behind a done event sees in an output. */
+/* Reads an output on a stream behind a done event. */
 typedef struct reader {
     const dp_pipeline_tensor_t *tensor;
     size_t bytes;
@@ -294,7 +294,7 @@ static void events_of_fused_and_cut_items(void **unused)
         for (int i = 0; i < count; i++) {
             int is_empty = ops[i].count == 0;
 
-            /* What needs no work is done without being issued. */
+            /* An empty item is done without being issued. */
             if (is_empty) assert_int_equal(ops[i].issued_count[0], 0);
             if (!is_empty) op_check(&world, &ops[i], 0.0);
             if (!is_empty && ops[i].done_event[0] != NULL) check_readers(&ops[i], readers[i]);
@@ -339,7 +339,7 @@ static void done_event_covers_every_bucket(void **unused)
 
 enum { names = 2, steps = 20 };
 
-/* What a rank's stream computes for a step: the last result plus the rank. */
+/* The work of a rank's stream for a step: the last result plus the rank. */
 typedef struct step {
     const float *last; /* NULL: the first step */
     float *next;
@@ -521,7 +521,7 @@ static void abort_behind_a_closed_gate(void **unused)
                 assert_int_equal(ops[i].status[r], DP_ERR_PEER_LOST);
                 assert_string_equal(ops[i].text[r], "rank 1 is gone");
                 assert_int_equal(ops[i].is_late[r], 0);
-                /* Whoever waits for it on a stream is let go. */
+                /* A stream that waits for it goes on. */
                 assert_int_equal(device_of(&world, r)->event_done(ops[i].done_event[r]), 1);
             }
         }

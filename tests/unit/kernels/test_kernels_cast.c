@@ -16,7 +16,7 @@
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"
 
-/* What an fp16 pattern is worth, from the definition of the format. */
+/* The value of an fp16 pattern, from the definition of the format. */
 static double f16_worth(uint16_t bits)
 {
     int exponent = bits >> 10 & 31, mantissa = bits & 1023;

@@ -51,7 +51,7 @@ static void options_flags_end_at_the_program(void **state)
     assert_int_equal(command.size, 5);
 }
 
-/* What was logged, for options_given_twice_are_told(). */
+/* Keeps each logged line, for options_given_twice_are_told(). */
 static void keep_line(char *lines, char *const *argv)
 {
     char path[] = "/tmp/dp-options-XXXXXX";

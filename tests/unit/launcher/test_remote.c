@@ -261,7 +261,7 @@ static void shell_failures_are_explained(void **state)
     }
 }
 
-/* What a station says for dprun alone; a person sees the text behind it. */
+/* A station's tokens are for dprun alone; a person sees the text behind them. */
 static void shell_tokens_of_stations_are_not_shown(void **state)
 {
     static const char *const cases[][2] = {

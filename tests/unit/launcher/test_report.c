@@ -114,7 +114,7 @@ static void fate_survivors_have_time_for_their_last_words(void **state)
     dp_fate_fini(&fate);
 }
 
-/* Who loses a peer exits; that it was waited for first tells little. */
+/* A rank that loses a peer exits; that it was waited for first tells little. */
 static void fate_signal_outranks_an_exit_at_the_same_time(void **state)
 {
     dp_fate_t fate;
@@ -595,7 +595,7 @@ static const verdict_case_t verdict_cases[] = {
     {"lost and alive", play_lost_and_alive, 0, 3},
 };
 
-/* What a parser of texts would fall for, and what it could not read. */
+/* Texts that would mislead a parser, and some that it could not read. */
 static const char *const any_texts[] = {
     "",
     "xyzzy",

@@ -62,7 +62,7 @@ static void open_world(world_t *world)
                      DP_OK);
 }
 
-/* What was written, returned for free(). */
+/* Returns what was written, for free(). */
 static char *close_world(world_t *world)
 {
     off_t bytes;

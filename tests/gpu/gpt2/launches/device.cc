@@ -109,7 +109,7 @@ static const range_t *range_of(uintptr_t at)
     return NULL;
 }
 
-/* What an access to no piece was meant for: the one that is nearest. */
+/* An access outside all pieces was meant for the nearest one. */
 static void on_fault(int, siginfo_t *info, void *)
 {
     const uintptr_t at = (uintptr_t)info->si_addr;
@@ -191,7 +191,7 @@ extern "C" int launches_start(void)
     return reserve(DEVICE_BYTES, "a trial") == NULL ? 77 : 0;
 }
 
-/* Nothing is exchanged between threads but by barriers. */
+/* Threads exchange data by barriers alone. */
 void simt_exchange(unsigned, const void *give, void *take, size_t bytes, unsigned)
 {
     memcpy(take, give, bytes);
@@ -481,7 +481,7 @@ extern "C" cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatm
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* What lies beside the product, and what of it is written. 0: all of it is memory. */
+/* Checks the memory beside the product, and the part of it that is written. 0: all is memory. */
 static int check_epilogue(const operation_t *operation, const layout_t *d)
 {
     layout_t before = *d;

@@ -276,7 +276,7 @@ static void one_step(gpt2_replica_t *replica, int batch, const int32_t *tokens, 
         code = step->lookups > 0 ? replica->ops->join(replica, 1.0, &sync, &error)
                                  : replica->ops->norm(replica, 1.0, 1.0, &sync, &error);
     }
-    /* What the norm found is nonsense, and would skip the update. */
+    /* The norm's result is nonsense, and would skip the update. */
     if (code == 0) code = replica->ops->update(replica, 1e-3, &plain, &error);
     if (code == 0) code = replica->ops->settle(replica, &outcome, &error);
     if (code == 0) check_marks((gpt2_cuda_replica_t *)replica);

@@ -172,7 +172,7 @@ static int agree(rank_t *rank, uint64_t *took, int rounds, int idle_us)
     return 1;
 }
 
-/* What the other process does after it has joined; its exit code. */
+/* The other process's part after it has joined; returns its exit code. */
 typedef int (*part_t)(rank_t *rank);
 
 /* Starts ranks 1 .. size-1 as processes, which then do their part, and rank 0 here. */

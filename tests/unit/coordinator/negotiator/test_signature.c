@@ -155,7 +155,7 @@ static void signature_travels_unchanged(void **state)
     assert_null(dp_signature_read(&reader, &status));
 }
 
-/* What is written is read, and every cut of it is refused. */
+/* A written item is read again, and every cut of it is refused. */
 static void expect_round_trip(const dp_item_t *in, dp_item_t *out)
 {
     uint8_t data[4096];

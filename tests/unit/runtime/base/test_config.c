@@ -297,11 +297,11 @@ static void config_lower_source_never_overrides(void **state)
     assert_int_equal(config->wire, DP_WIRE_BF16);
     assert_int_equal(dp_config_set(config, "WIRE", "none", DP_FROM_ENVIRONMENT, &error), DP_OK);
     assert_int_equal(config->wire, DP_WIRE_BF16);
-    /* What loses is still checked: a wrong line is wrong whoever overrides it. */
+    /* An overridden value is still checked: a wrong line is wrong whatever overrides it. */
     assert_int_equal(dp_config_set(config, "WIRE", "fp8", DP_FROM_FILE, &error), DP_ERR_CONFIG);
 }
 
-/* What a program sets is over the defaults and below files and the environment. */
+/* A program's settings are over the defaults and below files and the environment. */
 static void config_program_sets_a_list(void **state)
 {
     dp_config_t *config = *state;

@@ -110,7 +110,7 @@ static int call(const world_t *world, int last)
     return fd;
 }
 
-/* What the other end has sent until it closed, or until `bytes` of it have come. */
+/* Receives until the other end closes, or until `bytes` have come. */
 static size_t hear(const world_t *world, int fd, char *data, size_t bytes)
 {
     size_t have = 0;

@@ -459,7 +459,7 @@ static void kv_late_frame_is_a_timeout_that_names_ranks(void **state)
     assert_string_equal(error.text, "1 of 2 ranks did not come in time: 1");
 }
 
-/* Whoever gives up asks first, so that all who wait hear who is missing. */
+/* A rank that gives up asks first, so that all that wait hear which ranks are missing. */
 static void answer_to_give_up(kv_server_t *server, int fd)
 {
     uint8_t frame[256];

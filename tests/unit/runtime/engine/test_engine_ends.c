@@ -227,7 +227,7 @@ static void engine_a_broken_connection_is_told_if_nobody_names_another_cause(voi
 
 /* ---- Connecting to who is gone -------------------------------------------------------------- */
 
-/* What two processes tell each other. */
+/* The shared state of two processes. */
 typedef struct meeting {
     _Atomic int stage;
     size_t bytes[2];

@@ -97,7 +97,7 @@ static void make_everybodys_group(engine_rank_t *rank, dp_engine_group_t **group
                  "group_create: %s", error.text);
 }
 
-/* Who fails first must not do so while another one is still starting. */
+/* The first rank to fail must not do so while another one is still starting. */
 static void wait_for_all(engine_rank_t *rank)
 {
     dp_engine_op_t barrier = {.collective = DP_COLLECTIVE_BARRIER};
@@ -209,7 +209,7 @@ static void add_up_to_too_much(engine_rank_t *rank, void *user)
                  "text is '%s'", op.text);
 }
 
-/* What each sends is possible, what one receives is not, whatever its capacity: everybody learns
+/* Each rank's send is possible, one rank's receive is not, whatever its capacity: all ranks learn
  * who it is, and all goes on. Between nodes: inside one the memory would have to be there. */
 static void receive_too_much(engine_rank_t *rank, void *user)
 {

@@ -83,7 +83,7 @@ static int begin(void **state)
     return 0;
 }
 
-/* Nothing is left, whatever happened. */
+/* Checks that no object is left, whatever happened. */
 static int end(void **state)
 {
     (void)state;

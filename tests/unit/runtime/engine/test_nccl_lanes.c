@@ -17,7 +17,7 @@
 #include "tests/gpu/double/nccl.h"
 #include "tests/unit/nccl_world.h"
 
-/* Nothing is left from before, nor for later. */
+/* Checks that no object is left from before, nor for later. */
 static int begin(void **state)
 {
     (void)state;

@@ -116,7 +116,7 @@ static void silence_does_not_count_while_this_side_stood_still(void **state)
     assert_int_equal(sign_after(2 * TIMEOUT, BEAT, NULL), TIMEOUT);
 }
 
-/* Nothing of this side reaches the other end, whose own packets come: nothing is confirmed. */
+/* No packet of this side reaches the other end, whose own packets come: none is confirmed. */
 static void silence_knows_when_the_other_end_last_confirmed_something(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void become_bad(void)
     assert_true(dp_silence_is_bad(&silence, START));
 }
 
-/* Nothing comes for longer than the timeout, as each of the repeated packets is lost by chance. */
+/* No packet comes for longer than the timeout, as each of the repeated ones is lost by chance. */
 static void silence_on_a_bad_link_counts_for_a_third(void **state)
 {
     const uint64_t end_ns = DP_SILENCE_PATIENCE * TIMEOUT;

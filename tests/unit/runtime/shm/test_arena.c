@@ -291,7 +291,7 @@ static void arena_ignores_strangers(void **state)
         close(spies[1].sockets[i]);
 }
 
-/* What is no arena, sent by a rank of the job. */
+/* A descriptor that is no arena, sent by a rank of the job. */
 typedef struct forger {
     dp_bootstrap_t *bootstrap;
     int fd;

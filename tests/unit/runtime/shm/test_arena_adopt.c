@@ -353,7 +353,7 @@ static void shared_pages_come_back(void **state)
     munmap(memory, bytes);
 }
 
-/* Who frees registered memory too early may have something else there by now. */
+/* A program that frees registered memory too early may have other data there by now. */
 static void what_the_program_put_there_since_is_left_alone(void **state)
 {
     char *memory = map_pages(8);

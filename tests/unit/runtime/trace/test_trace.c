@@ -204,7 +204,7 @@ static void latest_records_stay_and_the_rest_is_counted(void **state)
     dp_trace_file_close(&file);
 }
 
-/* What a window marks stays, however much follows; what follows still keeps its latest. */
+/* The records in a window stay, however many follow; of those that follow the latest stay. */
 static void a_window_outlives_what_follows(void **state)
 {
     enum { BEFORE = 5000, INSIDE = 3000, AFTER = 100000 };

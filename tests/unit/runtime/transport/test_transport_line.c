@@ -379,7 +379,7 @@ static void line_that_does_not_open_is_a_loss_with_its_address(void **state)
     pair_t pair;
 
     (void)state;
-    /* Nobody else watches: there is no limit to silence. */
+    /* The only watch is off: there is no limit to silence. */
     pair_make_with(&pair, 50 * MS, 0, &secret);
     pair_connect(&pair, 0); /* and rank 1 never does */
     expect_loss(&pair, 0, "it did not connect to 127.0.0.1 port ");
@@ -595,7 +595,7 @@ static void line_messages_without_a_right_code_are_dropped(void **state)
     put(pair.box[0], genuine, bytes);
     send_text(&pair, 1, "two");
     expect_text(&pair, 0, "two");
-    /* What rank 0 sent itself comes back to it: the code says from whom it is. */
+    /* Rank 0's own message comes back to it: the code says from whom it is. */
     send_text(&pair, 0, "mine");
     put(pair.box[0], pair.box[1]->data[pair.box[1]->first], pair.box[1]->bytes[pair.box[1]->first]);
     send_text(&pair, 1, "three");

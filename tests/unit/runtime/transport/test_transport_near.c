@@ -218,7 +218,7 @@ static void strangers_are_dropped_and_delay_nobody(void **state)
     pair_connect(&pair, 1);
     expect_files(&pair, 0);
     expect_files(&pair, 1);
-    /* Nobody is to come any more. */
+    /* No peer is expected any more. */
     errno = 0;
     assert_int_equal(dp_local_try_connect(address.name), -1);
     assert_int_equal(errno, ECONNREFUSED);
@@ -315,7 +315,7 @@ static void full_queue_is_waited_out(void **state)
     pair_destroy(&pair);
 }
 
-/* What a process of the job sends is checked, too. */
+/* The bytes of a process of the job are checked, too. */
 static void nonsense_from_a_rank_is_its_loss(void **state)
 {
     static const struct {

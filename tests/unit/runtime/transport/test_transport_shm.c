@@ -2,7 +2,7 @@
  * test_transport_shm.c - shared memory between ranks that are threads here: no message is slept
  * through, whoever sleeps, polls or leaves; long ones, ends and damage.
  *
- * What test_transport.c says of every transport is not said again.
+ * The cases of test_transport.c, for every transport, are not repeated here.
  */
 #include "runtime/transport/transport.h"
 
@@ -383,7 +383,7 @@ static void driver_leaves_nothing_behind(void **state)
     world_destroy(&world);
 }
 
-/* Who polls is not rung for, and who has gone to sleep is, once. */
+/* A rank that polls gets no wake-up, and one that has gone to sleep gets one. */
 static void doorbell_is_left_alone_while_somebody_polls(void **state)
 {
     struct pollfd wait = {.events = POLLIN};
