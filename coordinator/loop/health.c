@@ -23,7 +23,7 @@ dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uin
     health->count = count;
     for (int i = 0; i < count; i++) {
         health->peers[i] = (dp_health_peer_t){
-            .rank = ranks[i], .sent_ns = now_ns, .heard_ns = now_ns, .message_ns = now_ns};
+            .rank = ranks[i], .heartbeat_at_ns = now_ns, .heard_ns = now_ns, .message_ns = now_ns};
     }
     return DP_OK;
 }
@@ -42,11 +42,11 @@ static dp_health_peer_t *find_peer(dp_health_t *health, int rank)
     return NULL;
 }
 
-void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns)
+void dp_health_gave_heartbeat(dp_health_t *health, int rank, uint64_t now_ns)
 {
     dp_health_peer_t *peer = find_peer(health, rank);
 
-    if (peer != NULL) peer->sent_ns = now_ns;
+    if (peer != NULL) peer->heartbeat_at_ns = now_ns;
 }
 
 void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns)
@@ -184,7 +184,7 @@ int dp_health_next(dp_health_t *health, uint64_t now_ns, dp_health_action_t *out
             out->kind = DP_HEALTH_BACK;
             return 1;
         }
-        if (now_ns >= peer->sent_ns + health->heartbeat_ns) {
+        if (now_ns >= peer->heartbeat_at_ns + health->heartbeat_ns) {
             out->kind = DP_HEALTH_SEND;
             return 1;
         }
@@ -200,7 +200,7 @@ uint64_t dp_health_deadline(const dp_health_t *health)
         const dp_health_peer_t *peer = &health->peers[i];
 
         if (peer->is_gone) continue;
-        deadline_ns = dp_min(deadline_ns, peer->sent_ns + health->heartbeat_ns);
+        deadline_ns = dp_min(deadline_ns, peer->heartbeat_at_ns + health->heartbeat_ns);
         if (may_become_suspect(peer)) {
             deadline_ns = dp_min(deadline_ns, peer->heard_ns + DP_HEALTH_SUSPECT_NS);
         }

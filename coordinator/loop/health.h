@@ -26,13 +26,13 @@
 
 typedef struct dp_health_peer {
     int rank;
-    uint64_t sent_ns;    /* when something was last sent to it */
-    uint64_t heard_ns;   /* when something last came from it, or it gave a sign of life */
-    uint64_t message_ns; /* when a message last came */
-    int has_spoken;      /* something came from it, ever */
-    int is_suspect;      /* a warning was given, and it was not heard since */
-    int is_gone;         /* lost: no more is sent or expected */
-    uint32_t sent;       /* control messages sent to it, and come from it, modulo 2^32 */
+    uint64_t heartbeat_at_ns; /* when it was last given a heartbeat */
+    uint64_t heard_ns;        /* when something last came from it, or it gave a sign of life */
+    uint64_t message_ns;      /* when a message last came */
+    int has_spoken;           /* something came from it, ever */
+    int is_suspect;           /* a warning was given, and it was not heard since */
+    int is_gone;              /* lost: no more is sent or expected */
+    uint32_t sent;            /* control messages sent to it, and come from it, modulo 2^32 */
     uint32_t came;
 } dp_health_peer_t;
 
@@ -47,7 +47,7 @@ typedef struct dp_health {
 } dp_health_t;
 
 typedef enum dp_health_kind {
-    DP_HEALTH_SEND,    /* send the rank a heartbeat, then call dp_health_sent() */
+    DP_HEALTH_SEND,    /* send the rank a heartbeat, then call dp_health_gave_heartbeat() */
     DP_HEALTH_SUSPECT, /* nothing from it for silent_ns; once until it is heard again */
     DP_HEALTH_BACK,    /* a suspect was heard again */
     DP_HEALTH_LOST,    /* silent for the timeout; once */
@@ -66,8 +66,9 @@ dp_status_t dp_health_init(dp_health_t *health, const int *ranks, int count, uin
                            uint64_t timeout_ns, uint64_t start_ns, uint64_t now_ns);
 void dp_health_fini(dp_health_t *health); /* zeroed: fine */
 
-/* Something, whatever it was, was sent to or came from this rank. */
-void dp_health_sent(dp_health_t *health, int rank, uint64_t now_ns);
+/* This rank was sent a heartbeat. It is given one every heartbeat_ns, whatever else is sent: only
+ * heartbeats carry what neighbours compare (dp_loop_peer_check_t). */
+void dp_health_gave_heartbeat(dp_health_t *health, int rank, uint64_t now_ns);
 void dp_health_heard(dp_health_t *health, int rank, uint64_t now_ns);
 /* It gave a sign of life at seen_ns, which may be some time ago, and no message. */
 void dp_health_alive(dp_health_t *health, int rank, uint64_t seen_ns);

@@ -90,7 +90,6 @@ static void send_message(dp_loop_t *loop, const dp_output_t *out, uint64_t now_n
     /* Counted only now: the text of one that failed must not arrive behind a gap. */
     (void)dp_health_number(&loop->health, out->to, 1);
     increment(&loop->counters.sent);
-    dp_health_sent(&loop->health, out->to, now_ns);
     dp_trace_record(loop->trace.track,
                     (dp_trace_record_t){.kind = DP_TRACE_CONTROL,
                                         .start_ns = now_ns,
@@ -115,11 +114,11 @@ static void send_heartbeat(dp_loop_t *loop, int rank, uint64_t now_ns)
     if (transport->ops->send(transport, rank, heartbeat, bytes) == DP_OK) {
         increment(&loop->counters.heartbeats);
     }
-    dp_health_sent(&loop->health, rank, now_ns);
+    dp_health_gave_heartbeat(&loop->health, rank, now_ns);
 }
 
 /* To one neighbour. If it cannot be sent, the next heartbeat that differs asks for it again. */
-static void send_history(dp_loop_t *loop, int rank, uint64_t now_ns)
+static void send_history(dp_loop_t *loop, int rank)
 {
     const dp_loop_peer_check_t *peer_check = &loop->options.peer_check;
     dp_transport_t *transport = loop->options.transport;
@@ -132,8 +131,7 @@ static void send_history(dp_loop_t *loop, int rank, uint64_t now_ns)
     }
     write_header(story, KIND_HISTORY, dp_health_number(&loop->health, rank, 0));
     bytes += peer_check->write_history(peer_check->user, story + bytes, HISTORY_ROOM - bytes);
-    if (transport->ops->send(transport, rank, story, bytes) == DP_OK)
-        dp_health_sent(&loop->health, rank, now_ns);
+    (void)transport->ops->send(transport, rank, story, bytes);
     free(story);
 }
 
@@ -205,9 +203,9 @@ static void handle_abort(dp_loop_t *loop)
 static void handle_mismatch(dp_loop_t *loop, uint64_t now_ns)
 {
     loop->end.mismatch_end_ns = now_ns + MISMATCH_END_NS;
-    if (loop->links.parent >= 0) send_history(loop, loop->links.parent, now_ns);
+    if (loop->links.parent >= 0) send_history(loop, loop->links.parent);
     for (int i = 0; i < loop->links.child_count; i++)
-        send_history(loop, loop->links.children[i], now_ns);
+        send_history(loop, loop->links.children[i]);
 }
 
 /* Inputs about earlier submissions, or the end of the world: they come after the submissions. */
@@ -267,7 +265,7 @@ static void handle_peer_check(dp_loop_t *loop, int rank, uint8_t kind, const voi
         status =
             peer_check->check_heartbeat(peer_check->user, rank, data, bytes, text, sizeof(text));
         if (status == DP_ERR_MISMATCH) {
-            send_history(loop, rank, now_ns);
+            send_history(loop, rank);
             return;
         }
     } else if (kind == KIND_HISTORY && peer_check->compare_history != NULL) {

@@ -72,6 +72,7 @@ const rank_case_t rank_cases[] = {
     {"order_gradients", case_order_gradients, 1, DP_OK, 0},
     {"order_refused", case_order_refused, 1, DP_OK, 0},
     {"order_swapped", case_order_swapped, 2, DP_ERR_MISMATCH, 0},
+    {"order_busy", case_order_busy, 2, DP_ERR_MISMATCH, 0},
     {"program_order_grid", case_order_grid, 1, DP_OK, 0},
     {"lists", case_lists, 1, DP_OK, 0},
     {"changing", case_changing, 1, DP_OK, 0},

@@ -106,6 +106,7 @@ int case_order_many(dp_context_t *dp);
 int case_order_gradients(dp_context_t *dp);
 int case_order_refused(dp_context_t *dp);
 int case_order_swapped(dp_context_t *dp);
+int case_order_busy(dp_context_t *dp);
 
 /* ---- The cases ------------------------------------------------------------------------------ */
 

@@ -299,3 +299,27 @@ int case_order_swapped(dp_context_t *dp)
     EXPECT_TEXT(dp, dp_error_text(dp), "right (allreduce");
     return 0;
 }
+
+/* Nobody waits for the operations that differ, so no engine compares them, and the neighbours never
+ * stop talking: the heartbeats come all the same. */
+int case_order_busy(dp_context_t *dp)
+{
+    const int is_last = dp_rank(dp) == dp_size(dp) - 1;
+    float value = 1.0f, one = 1.0f, sum = 0.0f;
+    dp_status_t found = DP_OK;
+    dp_handle_t *handle;
+    dp_group_t *tp;
+
+    if (make_group(dp, "tp", 0, DP_ORDER_PROGRAM, &tp) != 0) return 1;
+    EXPECT_STATUS(
+        dp, dp_allreduce(tp, is_last ? "right" : "left", &value, &value, 1, DP_F32, NULL, NULL),
+        DP_OK);
+    for (int i = 0; i < 1000 && found == DP_OK; i++) {
+        found = dp_allreduce(dp_world(dp), "busy", &one, &sum, 1, DP_F32, NULL, &handle);
+        if (found == DP_OK) found = dp_wait(handle, 60.0, NULL);
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    }
+    EXPECT(dp, found == DP_ERR_MISMATCH, "%s: %s", dp_status_string(found), dp_error_text(dp));
+    EXPECT_TEXT(dp, dp_error_text(dp), "entry 1 of group 'tp'");
+    return 0;
+}

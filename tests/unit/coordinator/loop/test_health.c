@@ -43,7 +43,7 @@ static int at(uint64_t now_ns, int *rank)
     dp_health_resume(&health, now_ns);
     while (dp_health_next(&health, now_ns, &action)) {
         if (action.kind == DP_HEALTH_SEND) {
-            dp_health_sent(&health, action.rank, now_ns);
+            dp_health_gave_heartbeat(&health, action.rank, now_ns);
         } else if (kind < 0) {
             kind = (int)action.kind;
             *rank = action.rank;
@@ -69,18 +69,18 @@ static void all_have_spoken_once_the_last_one_has(void **state)
     assert_int_equal(dp_health_have_all_spoken(&fresh), 1); /* no neighbours */
 }
 
-static void heartbeat_is_due_where_nothing_was_sent(void **state)
+static void heartbeat_is_due_for_each_rank_apart(void **state)
 {
     dp_health_action_t action;
 
     (void)state;
     assert_int_equal(dp_health_next(&health, START + HEARTBEAT - 1, &action), 0);
-    dp_health_sent(&health, 4, START + 50 * MS);
+    dp_health_gave_heartbeat(&health, 4, START + 50 * MS);
     assert_int_equal(dp_health_deadline(&health), START + HEARTBEAT);
     assert_int_equal(dp_health_next(&health, START + HEARTBEAT, &action), 1);
     assert_int_equal(action.kind, DP_HEALTH_SEND);
     assert_int_equal(action.rank, 9);
-    dp_health_sent(&health, 9, START + HEARTBEAT);
+    dp_health_gave_heartbeat(&health, 9, START + HEARTBEAT);
     assert_int_equal(dp_health_next(&health, START + HEARTBEAT, &action), 0);
     assert_int_equal(dp_health_deadline(&health), START + 50 * MS + HEARTBEAT);
 }
@@ -265,7 +265,7 @@ static void rank_that_never_spoke_may_still_be_starting(void **state)
         while (dp_health_next(&starting, now_ns, &action)) {
             assert_int_not_equal(action.kind, DP_HEALTH_SUSPECT);
             if (action.kind == DP_HEALTH_LOST) lost_ns = now_ns;
-            if (action.kind == DP_HEALTH_SEND) dp_health_sent(&starting, 1, now_ns);
+            if (action.kind == DP_HEALTH_SEND) dp_health_gave_heartbeat(&starting, 1, now_ns);
         }
     }
     assert_int_equal(lost_ns, START + 4 * TIMEOUT);
@@ -296,7 +296,7 @@ static void without_a_timeout_silence_is_no_death(void **state)
     for (uint64_t now_ns = START; now_ns < START + 100 * TIMEOUT; now_ns += 100 * MS) {
         while (dp_health_next(&patient, now_ns, &action)) {
             lost += action.kind == DP_HEALTH_LOST;
-            if (action.kind == DP_HEALTH_SEND) dp_health_sent(&patient, 1, now_ns);
+            if (action.kind == DP_HEALTH_SEND) dp_health_gave_heartbeat(&patient, 1, now_ns);
         }
     }
     assert_int_equal(lost, 0);
@@ -343,7 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(all_have_spoken_once_the_last_one_has),
-        CASE(heartbeat_is_due_where_nothing_was_sent),
+        CASE(heartbeat_is_due_for_each_rank_apart),
         CASE(silence_is_suspect_then_death_and_each_is_reported_once),
         CASE(suspect_that_speaks_is_back),
         CASE(rank_that_was_away_blames_nobody),
