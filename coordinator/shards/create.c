@@ -365,8 +365,7 @@ dp_status_t dp_shards_create(dp_context_t *context, const dp_shard_unit_t *units
 
 void dp_shards_destroy(dp_shards_t *shards)
 {
-    if (shards == NULL || dp_context_is_forked(shards->context)) return;
-    dp_context_disown(shards->context, &shards->owned);
+    if (shards == NULL || !dp_context_disown(&shards->owned)) return;
     free_shards(shards);
 }
 

@@ -186,6 +186,9 @@ struct dp_context {
     dp_context_fork_t fork;
     dp_completions_t completions; /* has a lock of its own */
 
+    dp_context_t *next_owner; /* owned.c: guarded by its lock */
+    int is_owner;
+
     pthread_mutex_t lock;
     /* guarded by lock */
     dp_group_t *groups;            /* beside the world, destroyed ones too */

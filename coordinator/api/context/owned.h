@@ -18,7 +18,9 @@ typedef struct dp_owned {
     void (*free)(struct dp_owned *self);
 } dp_owned_t;
 void dp_context_own(dp_context_t *context, dp_owned_t *object);
-void dp_context_disown(dp_context_t *context, dp_owned_t *object);
+/* 1: the object was some context's and is the caller's now. 0: it is gone already, with its context
+ * or before, or this process is a rank's forked child; nothing was read through the pointer. */
+int dp_context_disown(const dp_owned_t *object);
 void dp_context_free_owned(dp_context_t *context);
 
 #endif

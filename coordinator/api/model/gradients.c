@@ -292,8 +292,7 @@ fail:
 
 void dp_gradients_destroy(dp_gradients_t *gradients)
 {
-    if (gradients == NULL || dp_context_is_forked(gradients->context)) return;
-    dp_context_disown(gradients->context, &gradients->owned);
+    if (gradients == NULL || !dp_context_disown(&gradients->owned)) return;
     for (size_t i = 0; i < gradients->count; i++) {
         if (gradients->parameters[i].handle != NULL)
             dp_wait(gradients->parameters[i].handle, -1.0, NULL);

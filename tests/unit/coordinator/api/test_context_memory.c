@@ -422,6 +422,34 @@ static void shards_fail_cleanly_at_every_allocation(void **state)
     assert_int_equal(dp_finalize(dp), DP_OK);
 }
 
+/* Objects that a program destroys twice, or behind dp_finalize(), and those of another context. */
+static void destroy_of_what_is_gone_does_nothing(void **state)
+{
+    float gradient[4] = {0};
+    const dp_gradient_t tensor = {"a", NULL, gradient, 4, DP_F32};
+    const dp_shard_unit_t unit = {.name = "a", .count = 9};
+    dp_gradients_t *gradients[2];
+    dp_shards_t *shards[2];
+    dp_context_t *dp[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(create(&dp[i]), DP_OK);
+        assert_int_equal(dp_gradients_create(dp[i], &tensor, 1, NULL, &gradients[i]), DP_OK);
+        assert_int_equal(dp_shards_create(dp[i], &unit, 1, NULL, &shards[i]), DP_OK);
+    }
+    dp_gradients_destroy(gradients[0]);
+    dp_gradients_destroy(gradients[0]);
+    assert_int_equal(dp_finalize(dp[0]), DP_OK);
+    dp_gradients_destroy(gradients[0]);
+    dp_shards_destroy(shards[0]);
+    assert_int_equal(dp_gradients_ready(gradients[1], 0, NULL), DP_OK); /* the others stand */
+    assert_int_equal(dp_gradients_sync(gradients[1], NULL), DP_OK);
+    assert_int_equal(dp_finalize(dp[1]), DP_OK);
+    dp_shards_destroy(shards[1]);
+    dp_gradients_destroy(gradients[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -434,6 +462,7 @@ int main(void)
         cmocka_unit_test(streams_of_a_context_take_memory_once),
         cmocka_unit_test(gradients_fail_cleanly_at_every_allocation),
         cmocka_unit_test(shards_fail_cleanly_at_every_allocation),
+        cmocka_unit_test(destroy_of_what_is_gone_does_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
