@@ -26,6 +26,8 @@
 #define PATIENCE_MS 1000 /* the root's; each level below waits three quarters of its parent's */
 #define NAMED_IN_TEXT 3  /* missing ranks that a report spells out */
 #define NAME_IN_TEXT 96  /* bytes of a tensor's name in a report, and its group's */
+#define OTHERS_IN_TEXT 2 /* tensors that a report names beside the oldest one */
+#define OTHER_IN_TEXT 48 /* bytes of the name of each */
 
 static uint64_t threshold_ns(const dp_negotiator_t *n)
 {
@@ -276,20 +278,40 @@ static void append_missing(const dp_negotiator_t *n, const dp_missing_t *found, 
     append_text(text, room, part);
 }
 
+/* The tensors that are stalled beside the oldest one: " (also tensor b, tensor c and 4 more)". */
+static void append_others(const dp_negotiator_t *n, char *text, size_t room)
+{
+    char part[OTHER_IN_TEXT + 48], what[DP_ENTRY_TEXT_MAX];
+    const dp_entry_t *other = n->stall.stalled_oldest;
+    size_t named = 0, others = n->stall.stalled_count - 1;
+
+    if (others == 0) return;
+    for (; other != NULL && named < OTHERS_IN_TEXT; other = other->stall.newer) {
+        if (other == n->stall.subject) continue;
+        snprintf(part, sizeof(part), "%s%.*s", named == 0 ? " (also " : ", ", OTHER_IN_TEXT,
+                 dp_entry_text(other, what));
+        append_text(text, room, part);
+        named++;
+    }
+    snprintf(part, sizeof(part), " and %zu more", others - named);
+    if (others > named) append_text(text, room, part);
+    append_text(text, room, ")");
+}
+
 static void report_stall(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
     const dp_missing_t *found = &stall->found;
     dp_entry_t *entry = stall->subject;
-    char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX], more[48] = "";
+    char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX], ready[64];
     uint32_t ranks = dp_entry_ranks(entry), missing = dp_min(found->count, ranks);
 
-    if (stall->stalled_count > 1)
-        snprintf(more, sizeof(more), " (and %zu more)", stall->stalled_count - 1);
-    snprintf(text, sizeof(text),
-             "stalled %.1f s: %.*s%s: ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
-             seconds_since(n, entry->stall.first_ns), NAME_IN_TEXT, dp_entry_text(entry, what),
-             more, ranks - missing, ranks);
+    snprintf(text, sizeof(text), "stalled %.1f s: %.*s", seconds_since(n, entry->stall.first_ns),
+             NAME_IN_TEXT, dp_entry_text(entry, what));
+    append_others(n, text, sizeof(text));
+    snprintf(ready, sizeof(ready), ": ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
+             ranks - missing, ranks);
+    append_text(text, sizeof(text), ready);
     append_missing(n, found, text, sizeof(text));
     if (stall->is_final) {
         dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);

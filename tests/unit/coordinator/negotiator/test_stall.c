@@ -78,7 +78,7 @@ static void stall_names_rank_host_tensor_and_progress(void **state)
         assert_int_equal(world.ranks[r].warnings, 1);
         assert_string_equal(
             world.ranks[r].last_warning,
-            "stalled 10.0 s: tensor h.0.weight (and 1 more): ready on 4 of 5 ranks; "
+            "stalled 10.0 s: tensor h.0.weight (also tensor h.1.weight): ready on 4 of 5 ranks; "
             "missing rank 4 (host1): step 12, after h.3.attn (1 operations pending)");
     }
     submit(&world, 4, 0, 12 * SECOND);
@@ -147,6 +147,28 @@ static void stall_limit_ends_the_world(void **state)
         }
         world_fini(&world);
     }
+}
+
+/* The text that ends the world names the first three tensors and counts the rest. */
+static void stall_names_three_tensors(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world, 4, 10 * SECOND, 60 * SECOND);
+    for (int tensor = 0; tensor < 6; tensor++)
+        for (int r = 0; r < 3; r++)
+            submit(&world, r, tensor, (uint64_t)tensor);
+    world_settle(&world, 10);
+    run_until(&world, 62 * SECOND);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(world.ranks[r].fatal_status, DP_ERR_STALLED);
+        assert_string_equal(
+            world.ranks[r].fatal_text,
+            "stalled 60.0 s: tensor h.0.weight (also tensor h.1.weight, tensor "
+            "h.2.weight and 3 more): ready on 3 of 4 ranks; missing rank 3 (host1)");
+    }
+    world_fini(&world);
 }
 
 /* A rank whose coordinator does not answer holds the report up for its patience only. */
@@ -243,6 +265,7 @@ int main(void)
         cmocka_unit_test(stall_of_a_leaf_alone_is_seen),
         cmocka_unit_test(stall_reports_grow_rarer),
         cmocka_unit_test(stall_limit_ends_the_world),
+        cmocka_unit_test(stall_names_three_tensors),
         cmocka_unit_test(stall_report_does_not_wait_for_the_silent),
         cmocka_unit_test(stall_watch_can_be_turned_off),
         cmocka_unit_test(stall_of_finalize_names_who_does_not_come),
