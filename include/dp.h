@@ -55,6 +55,15 @@ typedef struct dp_handle dp_handle_t;       /* one operation in flight */
 typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
 
 /*
+ * Rules of all calls, unless one says otherwise. Options are copied; NULL stands for the defaults.
+ * Outputs are written on DP_OK only. Any thread may call, concurrently. NULL may be given back.
+ *
+ * All that a program gets from a context goes with it in dp_finalize(): groups, handles, gradients,
+ * shards, memory. No call may get such an object behind it, but for dp_gradients_destroy() and
+ * dp_shards_destroy(), which do nothing for what is gone.
+ */
+
+/*
  * Structs with a `size`. Initialise them with their _INIT macro, which stores sizeof the type as
  * this header has it; then program and library may be of different versions.
  *  - Options smaller than the library's type: missing fields have their defaults. Larger: accepted
@@ -222,8 +231,7 @@ typedef struct dp_init_options {
  *
  * Outside dprun rank 0 serves the rendezvous in a thread until its dp_finalize().
  *
- * @param options NULL for the defaults; copied
- * @param context set only on DP_OK; give it back with dp_finalize()
+ * @param context give it back with dp_finalize()
  * @return DP_OK
  *         DP_ERR_INVALID   an argument is wrong, or this is a rank's forked child
  *         DP_ERR_CONFIG    a setting is unknown or out of range, a launcher's variables incomplete,
@@ -233,7 +241,7 @@ typedef struct dp_init_options {
  *         DP_ERR_BUSY      another process is rank 0 of this job, and gathers its ranks
  *         DP_ERR_PEER_LOST a rank ended on the way
  *         DP_ERR_SYSTEM, DP_ERR_NO_MEMORY
- * Threads: any; not concurrently with itself under one launcher's environment.
+ * Threads: not concurrently with itself under one launcher's environment.
  */
 DP_API dp_status_t dp_init(const dp_init_options_t *options, dp_context_t **context);
 
@@ -261,14 +269,11 @@ DP_API void dp_abort(dp_context_t *context, const char *reason);
 /* The name of a status, e.g. "DP_ERR_MISMATCH". Never NULL. */
 DP_API const char *dp_status_string(dp_status_t status);
 
-/*
- * The last error of this context in words, with rank, node, tensor and both values. Empty while
- * there was none. Valid until dp_finalize(). Threads: any.
- */
+/* The last error of this context in words, with rank, node, tensor and both values. Empty while
+ * there was none. Valid until dp_finalize(). */
 DP_API const char *dp_error_text(const dp_context_t *context);
 
-/* How the world has ended, or DP_OK while it stands; dp_error_text() says why. Threads: any. Never
- * blocks. */
+/* How the world has ended, or DP_OK while it stands; dp_error_text() says why. Never blocks. */
 DP_API dp_status_t dp_async_error(const dp_context_t *context);
 
 /* "0.3.0", and a line of features: "0.3.0 ucx 1.13.1 cuda no ...". Static. */
@@ -341,9 +346,7 @@ typedef struct dp_gradients_result {
  * Registers the gradients of a model and makes every rank's weights equal to rank 0's. Collective.
  *
  * @param tensors   [count] in the order backward finishes them, the same list on every rank
- * @param options   NULL for the defaults; copied
- * @param gradients set only on DP_OK; give it back with dp_gradients_destroy(), at the latest
- *                  dp_finalize() does
+ * @param gradients give it back with dp_gradients_destroy()
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_MISMATCH (ranks list different tensors), ...
  */
 DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tensors,
@@ -364,7 +367,7 @@ DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, v
  * Waits until every gradient is averaged in place: sum over ranks / (ranks * accumulation_steps),
  * divided by the loss scale. Then clip and step.
  *
- * @param result may be NULL; written only on DP_OK
+ * @param result may be NULL
  * @return DP_OK         averaged, also when result->skip is 1
  *         DP_ERR_ORDER  a tensor was never ready, or sync twice without ready; nothing is lost:
  *                       make it ready and sync again
@@ -438,7 +441,7 @@ DP_API dp_status_t dp_gradients_loss_scale_get(dp_gradients_t *gradients, dp_los
 DP_API dp_status_t dp_gradients_loss_scale_set(dp_gradients_t *gradients,
                                                const dp_loss_scale_t *state);
 
-/* Waits for what is in flight and frees the object, not the tensors. NULL is fine. */
+/* Waits for what is in flight and frees the object, not the tensors. */
 DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
 /* ---- Sharding ------------------------------------------------------------------------------- */
@@ -557,9 +560,8 @@ typedef struct dp_shards_memory {
  * Give the rows their first weights by dp_shards_load(), or write each row.
  *
  * @param units   [count], the same list on every rank; copied
- * @param options NULL for the defaults; copied. The same on every rank but for the groups
- * @param shards  set only on DP_OK; give it back with dp_shards_destroy(), at the latest
- *                dp_finalize() does
+ * @param options the same on every rank but for the groups
+ * @param shards  give it back with dp_shards_destroy()
  * @return DP_OK
  *         DP_ERR_INVALID   an argument is wrong; the text says which
  *         DP_ERR_MISMATCH  ranks list different units or options; every rank is told
@@ -675,7 +677,7 @@ DP_API dp_status_t dp_shards_loss_scale_set(dp_shards_t *shards, const dp_loss_s
  */
 DP_API dp_status_t dp_shards_hash(dp_shards_t *shards, uint64_t *hash);
 
-/* Waits for what is in flight and frees the object with its memory. NULL is fine. */
+/* As dp_gradients_destroy(), and frees the object's memory. */
 DP_API void dp_shards_destroy(dp_shards_t *shards);
 
 /* ---- Collectives ---------------------------------------------------------------------------- */
@@ -723,9 +725,8 @@ typedef struct dp_options {
  * @param in      [count] elements; borrowed until the handle completes
  * @param out     [count] elements; may equal in, must not overlap it otherwise; borrowed likewise
  * @param count   elements of dtype, not bytes; may be 0
- * @param options NULL: DP_OPTIONS_INIT; copied
- * @param handle  set only on DP_OK, give it back with dp_wait() or dp_release(); NULL if not
- *                needed (see dp_wait_all())
+ * @param handle  give it back with dp_wait() or dp_release(); NULL if not needed (see
+ *                dp_wait_all())
  * @return DP_OK              queued; a later failure arrives through dp_wait()
  *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers,
  *                            a launch_now other than 0 and 1
@@ -733,7 +734,7 @@ typedef struct dp_options {
  *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
  *         DP_ERR_FULL        DP_QUEUE_DEPTH operations of this rank are submitted and not over
  *         DP_ERR_PEER_LOST, DP_ERR_ABORTED, DP_ERR_STALLED  this context can only be finalized
- * Threads: any, concurrently. Never blocks on another rank.
+ * Never blocks on another rank.
  */
 DP_API dp_status_t dp_allreduce(dp_group_t *group, const char *name, const void *in, void *out,
                                 size_t count, dp_dtype_t dtype, const dp_options_t *options,
@@ -747,101 +748,62 @@ typedef struct dp_tensor {
     dp_dtype_t dtype;
 } dp_tensor_t;
 
-/**
- * Reduces several tensors as one operation: all complete, or all fail with one status.
- *
- * @param name    of the whole operation; otherwise as in dp_allreduce()
- * @param tensors [count], count in 1 .. DP_GROUPED_MAX, the same list on every rank; copied
- * Otherwise as dp_allreduce(); the result's figures cover all tensors.
+/*
+ * All that follows is as dp_allreduce(), but for what it says. A root is a rank of the group, the
+ * same on every rank. What only the root reads or writes may be NULL elsewhere.
  */
+
+/* Reduces several tensors as one operation: all complete, or all fail with one status. name: of the
+ * whole operation. tensors: [count], 1 to DP_GROUPED_MAX, the same list on every rank; copied. The
+ * result's figures cover all of them. */
 DP_API dp_status_t dp_grouped_allreduce(dp_group_t *group, const char *name,
                                         const dp_tensor_t *tensors, size_t count,
                                         const dp_options_t *options, dp_handle_t **handle);
 
-/**
- * Copies the root's tensor to all ranks.
- *
- * @param in   [count], read on the root only; may be NULL elsewhere
- * @param out  [count], written on every rank; on the root it may equal in
- * @param root a rank of the group, the same on every rank
- * Otherwise as dp_allreduce().
- */
+/* Copies the root's tensor to all ranks. in: [count], read on the root. out: [count], written on
+ * every rank; on the root it may equal in. */
 DP_API dp_status_t dp_broadcast(dp_group_t *group, const char *name, const void *in, void *out,
                                 size_t count, dp_dtype_t dtype, int root,
                                 const dp_options_t *options, dp_handle_t **handle);
 
-/**
- * Concatenates the ranks' tensors in rank order.
- *
- * @param in    [count], this rank's part, as large on every rank
- * @param out   [size of the group][count]; in may be this rank's row of it
- * @param count elements that one rank contributes
- * Otherwise as dp_allreduce().
- */
+/* Concatenates the ranks' tensors in rank order. in: [count], this rank's part, as large on every
+ * rank. out: [size of the group][count]; in may be this rank's row of it. */
 DP_API dp_status_t dp_allgather(dp_group_t *group, const char *name, const void *in, void *out,
                                 size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                 dp_handle_t **handle);
 
-/**
- * Reduces like dp_allreduce() and leaves row r of the result on rank r.
- *
- * @param in    [size of the group][count]
- * @param out   [count]; may be this rank's row of in
- * @param count elements that one rank receives
- * Otherwise as dp_allreduce(); the result's figures cover all rows.
- */
+/* Reduces and leaves row r of the result on rank r. in: [size of the group][count]. out: [count];
+ * may be this rank's row of in. The result's figures cover all rows. */
 DP_API dp_status_t dp_reduce_scatter(dp_group_t *group, const char *name, const void *in, void *out,
                                      size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                      dp_handle_t **handle);
 
-/**
- * Reduces like dp_allreduce(); only the root gets the result.
- *
- * @param out  [count] on the root, where it may equal in; not used and may be NULL elsewhere
- * @param root a rank of the group, the same on every rank
- * Otherwise as dp_allreduce(); the result's figures are known on all ranks.
- */
+/* Reduces; only the root gets the result, and its figures are known on all ranks. out: [count] on
+ * the root, where it may equal in. */
 DP_API dp_status_t dp_reduce(dp_group_t *group, const char *name, const void *in, void *out,
                              size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
                              dp_handle_t **handle);
 
-/**
- * Concatenates the ranks' tensors in rank order on the root.
- *
- * @param in  [count], as large on every rank
- * @param out [size of the group][count] on the root; in may be the root's row of it. Not used and
- *            may be NULL elsewhere
- * Otherwise as dp_broadcast().
- */
+/* Concatenates the ranks' tensors in rank order on the root. in: [count], as large on every rank.
+ * out: [size of the group][count] on the root; in may be the root's row of it. */
 DP_API dp_status_t dp_gather(dp_group_t *group, const char *name, const void *in, void *out,
                              size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
                              dp_handle_t **handle);
 
-/**
- * Gives row r of the root's tensor to rank r.
- *
- * @param in  [size of the group][count], read on the root only; may be NULL elsewhere
- * @param out [count]; on the root it may be its row of in
- * Otherwise as dp_broadcast().
- */
+/* Gives row r of the root's tensor to rank r. in: [size of the group][count], read on the root.
+ * out: [count]; on the root it may be its row of in. */
 DP_API dp_status_t dp_scatter(dp_group_t *group, const char *name, const void *in, void *out,
                               size_t count, dp_dtype_t dtype, int root, const dp_options_t *options,
                               dp_handle_t **handle);
 
-/**
- * Rank s gives its row r to rank r, which finds it in row s.
- *
- * @param in    [size of the group][count]
- * @param out   [size of the group][count]; must not overlap in
- * @param count elements of one row, the same on every rank
- * Otherwise as dp_allreduce().
- */
+/* Rank s gives its row r to rank r, which finds it in row s. in, out: [size of the group][count];
+ * they must not overlap. count: elements of one row, the same on every rank. */
 DP_API dp_status_t dp_alltoall(dp_group_t *group, const char *name, const void *in, void *out,
                                size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                dp_handle_t **handle);
 
 /* Completes once every rank has submitted it. Of the options only the cookie, the priority and the
- * tag have a meaning. Otherwise as dp_allreduce(). */
+ * tag have a meaning. */
 DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, const dp_options_t *options,
                               dp_handle_t **handle);
 
@@ -850,20 +812,13 @@ DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, const dp_opti
  * are exchanged with the data: a rank says how much its output can hold, and gets the real counts
  * with the result. Parts may be empty and lie packed, in rank order. If a rank's capacity is too
  * small, the operation fails with DP_ERR_TRUNCATED on every rank, naming that rank and both
- * values; only the receivers' counts are written, so that they can make room.
+ * values; only the receivers' counts are written, so that they can make room. in must not overlap
+ * out. Counts that are read, [size of the group], are copied; those that are written are borrowed
+ * until the handle completes, and may be NULL.
  */
 
-/**
- * Concatenates the ranks' tensors in rank order.
- *
- * @param in       [count]; must not overlap out
- * @param count    elements of this rank's part
- * @param out      [capacity]
- * @param capacity elements that fit
- * @param counts   [size of the group] receives the ranks' counts; borrowed until the handle
- *                 completes; may be NULL
- * Otherwise as dp_allgather().
- */
+/* Concatenates the ranks' tensors in rank order. in: [count], this rank's part. out: [capacity].
+ * counts: receives the ranks' counts. */
 DP_API dp_status_t dp_allgatherv(dp_group_t *group, const char *name, const void *in, size_t count,
                                  void *out, size_t capacity, size_t *counts, dp_dtype_t dtype,
                                  const dp_options_t *options, dp_handle_t **handle);
@@ -873,41 +828,21 @@ DP_API dp_status_t dp_gatherv(dp_group_t *group, const char *name, const void *i
                               void *out, size_t capacity, size_t *counts, dp_dtype_t dtype,
                               int root, const dp_options_t *options, dp_handle_t **handle);
 
-/**
- * Gives part r of the root's tensor to rank r.
- *
- * @param in       [sum of counts], read on the root only
- * @param counts   [size of the group], elements for each rank, read on the root only; copied
- * @param out      [capacity]; must not overlap in. The result's count says how much came
- * Otherwise as dp_scatter().
- */
+/* Gives part r of the root's tensor to rank r. in: [sum of counts], and counts: elements for each
+ * rank, are read on the root. out: [capacity]; the result's count says how much came. */
 DP_API dp_status_t dp_scatterv(dp_group_t *group, const char *name, const void *in,
                                const size_t *counts, void *out, size_t capacity, dp_dtype_t dtype,
                                int root, const dp_options_t *options, dp_handle_t **handle);
 
-/**
- * Rank s gives its part r to rank r.
- *
- * @param in          [sum of send_counts]
- * @param send_counts [size of the group], elements for each rank; copied
- * @param out         [capacity]; must not overlap in
- * @param recv_counts [size of the group] receives what came from each rank; borrowed until the
- *                    handle completes; may be NULL
- * Otherwise as dp_alltoall().
- */
+/* Rank s gives its part r to rank r. in: [sum of send_counts]. send_counts: elements for each rank.
+ * out: [capacity]. recv_counts: receives what came from each rank. */
 DP_API dp_status_t dp_alltoallv(dp_group_t *group, const char *name, const void *in,
                                 const size_t *send_counts, void *out, size_t capacity,
                                 size_t *recv_counts, dp_dtype_t dtype, const dp_options_t *options,
                                 dp_handle_t **handle);
 
-/**
- * Reduces like dp_allreduce() and leaves part r of the result on rank r.
- *
- * @param in     [sum of counts]
- * @param out    [counts of this rank]; may be this rank's part of in
- * @param counts [size of the group], the same on every rank (else DP_ERR_MISMATCH); copied
- * Otherwise as dp_reduce_scatter().
- */
+/* Reduces and leaves part r of the result on rank r. in: [sum of counts]. out: [counts of this
+ * rank]; may be this rank's part of in. counts: the same on every rank (else DP_ERR_MISMATCH). */
 DP_API dp_status_t dp_reduce_scatterv(dp_group_t *group, const char *name, const void *in,
                                       void *out, const size_t *counts, dp_dtype_t dtype,
                                       const dp_options_t *options, dp_handle_t **handle);
