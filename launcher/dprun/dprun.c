@@ -222,8 +222,8 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
         }
         return status;
     }
-    if (start.pump_fd < 0 &&
-        start.nodes == NULL) { /* the rank's alone now: its writer must see it close */
+    /* Only the rank keeps standard input, so that the program that writes to it notices its end. */
+    if (start.pump_fd < 0 && start.nodes == NULL) {
         null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
         close_fd(null_fd);

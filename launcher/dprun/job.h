@@ -51,7 +51,7 @@ dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_co
 void dp_job_init_remote(dp_job_t *job, const dp_command_t *command);
 void dp_job_fini(dp_job_t *job);
 
-/* Adds what is known only now: run directory and ticket descriptor. */
+/* Sets the run directory, in the job and as DP_RUN_DIR. */
 dp_status_t dp_job_set_run_dir(dp_job_t *job, const char *path, int owned, dp_error_t *error);
 
 /* MASTER_ADDR and MASTER_PORT, for libraries that meet there; what a user has set stays. */

@@ -24,7 +24,7 @@
 
 #define PREFIX "dprun-"
 #define ASKED_FOR ".keep" /* in a directory that was kept because a user said so */
-#define OF_NODE ".node"   /* in that of an agent that dprun started on another machine */
+#define OF_NODE ".node"   /* in that of a station that dprun started on another machine */
 #define FRESH_SECONDS 10  /* its dprun may be about to lock it */
 
 static int is_usable(const char *path)

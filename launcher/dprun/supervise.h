@@ -16,7 +16,7 @@
 
 /* Why the job is over, or is being ended. */
 typedef enum dp_outcome {
-    DP_OUTCOME_NONE,        /* every rank ended with 0 */
+    DP_OUTCOME_NONE,        /* nothing ends the job yet; at its end: every rank ended with 0 */
     DP_OUTCOME_FAILED,      /* a rank failed */
     DP_OUTCOME_INTERRUPTED, /* a signal to dprun */
     DP_OUTCOME_TIMEOUT,     /* --timeout */

@@ -5,7 +5,7 @@
  * closes, `timeout` signals its child and then its process group, a batch system signals steps and
  * jobs. Only a second request may cut the ranks' grace.
  *
- * Pure. dprun keeps one of these for its own signals (supervise_stages.c), a station one for those
+ * Pure. dprun keeps one of these for its own signals (supervise.c), a station one for those
  * of its node (remote/station.c), each on its only thread.
  */
 #ifndef DP_LAUNCHER_WISH_H

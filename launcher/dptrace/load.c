@@ -19,13 +19,13 @@
 
 /* ---- Clocks --------------------------------------------------------------------------------- */
 
-/* One measurement of the offset to rank 0's clock. */
+/* One measurement of the offset to the first recorder's clock. */
 typedef struct clock_point {
     uint64_t at_ns;
     int64_t offset_ns;
 } clock_point_t;
 
-/* How to get from a rank's clock to that of the first rank. */
+/* How to get from a rank's clock to that of the first recorder. */
 typedef struct clock_map {
     clock_point_t *points;
     size_t count, room;

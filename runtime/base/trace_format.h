@@ -190,8 +190,8 @@ void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fin
 /* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
 const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room);
 
-const char *dp_trace_kind_name(dp_trace_kind_t kind);
+const char *dp_trace_kind_name(dp_trace_kind_t kind); /* "wire"; "unknown" */
 /* The collective that the id of a PACK, WIRE or UNPACK stands for: "allreduce"; "unknown". */
-const char *dp_trace_collective_name(uint64_t id); /* "wire"; "unknown" */
+const char *dp_trace_collective_name(uint64_t id);
 
 #endif
