@@ -147,6 +147,13 @@ static int left_by_itself(const dp_fate_t *fate, const dp_rank_fate_t *rank)
     return rank->has_ended && (fate->stop_ns == 0 || rank->end_ns <= fate->stop_ns);
 }
 
+/* It said itself that it ended the world. An interpreter may take long to end after that. */
+static int has_aborted(const dp_fate_t *fate, const dp_rank_fate_t *rank)
+{
+    return rank->has_reported && rank->failure.kind == DP_FAILURE_ABORTED &&
+           rank->failure.culprit == (int)(rank - fate->ranks);
+}
+
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
 {
     dp_verdict_t verdict = {-1, -1, -1};
@@ -164,6 +171,7 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
         blamed = &fate->ranks[rank->blames];
         if (!dp_rank_is_stopped(blamed, at_ns) && !is_candidate(fate, blamed) &&
             !ended_by_own_signal(blamed) && !left_by_itself(fate, blamed) &&
+            !has_aborted(fate, blamed) &&
             blamed->lost == NULL && /* its node was, however late that is known */
             (!blamed->is_awaited || blamed->blames >= 0)) {
             break; /* it lives: the connection may be at fault, or the one that blames */
@@ -228,7 +236,9 @@ int dp_fate_is_pending(const dp_fate_t *fate, uint64_t since_failure_ns)
         const dp_rank_fate_t *rank = &fate->ranks[i];
 
         /* The rank that is blamed need not report, and a stopped one cannot. */
-        if (rank->has_ended || !rank->has_joined || rank->stopped_by != 0 || i == cause) continue;
+        if (rank->has_ended || !rank->has_joined || rank->stopped_by != 0 ||
+            (i == cause && !has_aborted(fate, rank)))
+            continue;
         if (since_failure_ns < (rank->has_reported ? LAST_WORDS_NS : reports_ns)) return 1;
     }
     return 0;

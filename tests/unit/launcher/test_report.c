@@ -540,6 +540,15 @@ static void play_aborted(dp_fate_t *fate, const char *text)
     ended(fate, 0, 330, EXITED(9));
 }
 
+static void play_aborted_and_slow(dp_fate_t *fate, const char *text)
+{
+    all_report(fate, DP_FAILURE_ABORTED, 0, text);
+    reports(fate, 0, DP_FAILURE_ABORTED, 0, text);
+    others_exit(fate, 0, 300);
+    fate->stop_ns = fate->start_ns + 800 * MS;
+    ended(fate, 0, 900, EXITED(9)); /* told to, on its way out */
+}
+
 /* Rank 3 died, rank 2 lost it and exited, ranks 0 and 1 know of rank 2 alone. */
 static void play_lost_two_deep(dp_fate_t *fate, const char *text)
 {
@@ -588,6 +597,7 @@ static const verdict_case_t verdict_cases[] = {
     {"stalled", play_stalled, 3, 3},
     {"mismatch", play_mismatch, 1, 3},
     {"aborted", play_aborted, 0, 9},
+    {"aborted and slow", play_aborted_and_slow, 0, 3},
     {"lost two deep", play_lost_two_deep, 3, 3},
     {"out of memory", play_out_of_memory, 2, 137},
     {"late at the rendezvous", play_late, 1, 3},
