@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import dp.torch.backend  # noqa: F401, registers "dp"
+from torch_ranks import VERSION
 
 here, attempt = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 1))
 for world in range(2):
@@ -21,7 +22,7 @@ for world in range(2):
     dist.all_reduce(x)
     if attempt == 0 and here == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    if hasattr(torch._C._distributed_c10d.Backend, "monitored_barrier"):
+    if VERSION >= (2, 14):  # before, torch has it for gloo alone
         dist.monitored_barrier()  # by keys of this world
     dist.all_reduce(x)
     print(f"rank {here} attempt {attempt} world {world} sum {x.item()}", flush=True)
