@@ -204,7 +204,7 @@ if [ $install = 1 ] && [ $quick = 0 ] && { [ $all = 1 ] || [ "${CI:-}" = true ];
 fi
 
 # Other people's frameworks, on top of that PyTorch, for tests that run them over libdp.
-clients='accelerate transformers lightning ray[train] pandas'
+clients='accelerate transformers lightning ray[train] pandas torchvision'
 start_clients() { # once build-torch is there
     [ $all = 1 ] && [ $install = 1 ] && [ -x build-torch/bin/python ] && [ -z "${CLIENTS_PYTHON:-}" ] &&
         [ ! -x build-clients/bin/python ] || return 0
@@ -214,6 +214,10 @@ start_clients() { # once build-torch is there
         timeout -k 5 900 build-clients/bin/pip install -q $clients &&
         DS_BUILD_OPS=0 timeout -k 5 300 build-clients/bin/pip install -q --no-build-isolation deepspeed ||
         { echo "no frameworks to be had: the test python_clients will skip"; rm -rf build-clients; }; } 2>&1 | tail -n 2
+    for repository in karpathy/nanoGPT pytorch/examples; do
+        timeout -k 5 120 git clone -q --depth 1 "https://github.com/$repository" "build-clients/${repository#*/}" 2>/dev/null ||
+            echo "no $repository to be had: the test python_clients will skip it"
+    done
 }
 
 stage "build: dev (warnings are errors, assertions on)"
