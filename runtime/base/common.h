@@ -43,6 +43,12 @@ static inline size_t dp_align_up(size_t value, size_t alignment)
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
+/* The sum, or SIZE_MAX where it does not fit: a nonsensical count then fits nowhere. */
+static inline size_t dp_add_saturating(size_t a, size_t b)
+{
+    return b > SIZE_MAX - a ? SIZE_MAX : a + b;
+}
+
 extern const uint8_t dp_dtype_byte_table[DP_DTYPE_COUNT + 1]; /* status.c; the last is 0 */
 
 /* 0 for an unknown type. Inline, as each operation asks some ten times. */

@@ -5,7 +5,7 @@
  *     line.c         messages, events, the ops table
  *     line_listen.c  this rank's address, and its door for neighbours that connect
  *     line_peer.c    one line
- *     line_watch.c   sockets and the timer that poll() looks at
+ *     line_peer.c   sockets and the timer that poll() looks at
  *
  *     a line, seen from the rank that connects       from the rank that listens
  *
@@ -108,7 +108,7 @@ typedef struct dp_line {
 /* The source of an epoll event; with an index in event.data. */
 typedef enum dp_line_source { DP_LINE_DOOR, DP_LINE_TIMER, DP_LINE_PEER } dp_line_source_t;
 
-/* ---- line_watch.c --------------------------------------------------------------------------- */
+/* ---- line_peer.c ---------------------------------------------------------------------------- */
 
 dp_line_peer_t *dp_line_find(dp_line_t *self, int rank); /* NULL: not on another node */
 /* Has poll() look at a descriptor. 0, or -1 with errno. */
@@ -121,9 +121,6 @@ void dp_line_set_timer(dp_line_t *self, uint64_t due_ns);
 uint16_t dp_line_port(const struct sockaddr_storage *address);
 /* "10.0.0.7 port 4711" */
 void dp_line_address_text(const struct sockaddr_storage *address, char *text, size_t room);
-
-/* ---- line_peer.c ---------------------------------------------------------------------------- */
-
 void dp_line_set_options(int fd, uint64_t timeout_ns);
 void dp_line_connect(dp_line_t *self, dp_line_peer_t *peer);
 void dp_line_handle(dp_line_t *self, dp_line_peer_t *peer, uint32_t events);

@@ -1,5 +1,6 @@
 /*
- * line_peer.c - one line: it is connected and proven, carries beats, and ends.
+ * line_peer.c - one line: it is connected and proven, carries beats, and ends; and what all files
+ * of the transport need: finding a neighbour, having poll() look at a socket, the timer.
  *
  * Called by line.c and line_listen.c, on the thread that owns the transport. Nothing here blocks. A
  * connection that ends in the middle of its handshake, perhaps because the other rank's door is
@@ -7,6 +8,7 @@
  */
 #include "runtime/transport/line_internal.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -15,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #define RETRY_NS (20ull * 1000000) /* until a refused connection is tried again */
@@ -28,6 +31,66 @@
  * would only wait, and with few in flight the kernel repeats it in even, short intervals. */
 #define BEATS_IN_FLIGHT 3
 #define PRIORITY_INTERACTIVE 6 /* TC_PRIO_INTERACTIVE: before bulk data in this node's queue */
+
+/* ---- For all files of the line transport ----------------------------------------------------- */
+
+dp_line_peer_t *dp_line_find(dp_line_t *self, int rank)
+{
+    for (int i = 0; i < self->peer_count; i++) {
+        if (self->peers[i].rank == rank) return &self->peers[i];
+    }
+    return NULL;
+}
+
+int dp_line_watch(const dp_line_t *self, int fd, uint32_t events, dp_line_source_t source,
+                  int place)
+{
+    struct epoll_event event = {.events = events,
+                                .data.u64 = (uint64_t)source << 32 | (uint32_t)place};
+
+    return epoll_ctl(self->events, EPOLL_CTL_ADD, fd, &event);
+}
+
+void dp_line_arm_timer(dp_line_t *self, uint64_t due_ns)
+{
+    const struct itimerspec due = {.it_value = {.tv_sec = (time_t)(due_ns / 1000000000),
+                                                .tv_nsec = (long)(due_ns % 1000000000)}};
+
+    (void)timerfd_settime(self->timer, TFD_TIMER_ABSTIME, &due, NULL);
+}
+
+void dp_line_set_timer(dp_line_t *self, uint64_t due_ns)
+{
+    if (self->is_connected && due_ns < self->next_beat_ns) dp_line_arm_timer(self, due_ns);
+}
+
+uint16_t dp_line_port(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+
+    memcpy(&in, address, sizeof(in));
+    memcpy(&in6, address, sizeof(in6));
+    return ntohs(address->ss_family == AF_INET6 ? in6.sin6_port : in.sin_port);
+}
+
+void dp_line_address_text(const struct sockaddr_storage *address, char *text, size_t room)
+{
+    char ip[INET6_ADDRSTRLEN] = "?";
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+
+    memcpy(&in, address, sizeof(in));
+    memcpy(&in6, address, sizeof(in6));
+    if (address->ss_family == AF_INET6) {
+        (void)inet_ntop(AF_INET6, &in6.sin6_addr, ip, sizeof(ip));
+    } else {
+        (void)inet_ntop(AF_INET, &in.sin_addr, ip, sizeof(ip));
+    }
+    snprintf(text, room, "%s port %u", ip, (unsigned)dp_line_port(address));
+}
+
+/* ---- One line ------------------------------------------------------------------------------- */
 
 void dp_line_set_options(int fd, uint64_t timeout_ns)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "runtime/group/beacon.h"
-#include "runtime/group/pmi_wire.h"
+#include "runtime/group/pmi.h"
 #include "runtime/group/starter.h"
 
 enum { PMI_1, PMI_2, LENGTH, BEACON, BEACON_TEXT, VARIABLES, KINDS };

@@ -15,7 +15,7 @@ endforeach()
 foreach(name starter beacon pmi core_share fabric) # how others' jobs are found; cores of a rank
   dp_test(test_${name} SOURCES runtime/group/test_${name}.c LIBS dp_group TIMEOUT 60)
 endforeach()
-dp_test(test_secret_file SOURCES runtime/network/test_secret_file.c LIBS dp_network)
+dp_test(test_secret_file SOURCES runtime/base/test_secret_file.c LIBS dp_base)
 dp_test(test_silence SOURCES runtime/network/test_silence.c LIBS dp_network)
 dp_test(test_reach SOURCES runtime/network/test_reach.c LIBS dp_network TIMEOUT 60)
 dp_test(test_resolve SOURCES runtime/network/test_resolve.c LIBS dp_network TIMEOUT 60)

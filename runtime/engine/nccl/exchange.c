@@ -73,18 +73,12 @@ static int takes_part(const exchange_run_t *run, int rank)
            rank == run->op->peer;
 }
 
-/* Saturates: a nonsensical count does not fit anywhere. */
-static size_t add_saturating(size_t a, size_t b)
-{
-    return a + b < a ? SIZE_MAX : a + b;
-}
-
 static size_t total_for(const exchange_run_t *run, int rank)
 {
     size_t total = 0;
 
     for (int from = 0; from < run->group->size; from++) {
-        if (takes_part(run, from)) total = add_saturating(total, count_of(run, from, rank));
+        if (takes_part(run, from)) total = dp_add_saturating(total, count_of(run, from, rank));
     }
     return total;
 }
@@ -221,7 +215,7 @@ static void report_counts(const exchange_run_t *run)
     for (int from = 0; from < run->group->size; from++) {
         const size_t count = takes_part(run, from) ? count_of(run, from, run->group->rank) : 0;
 
-        exchange->received = add_saturating(exchange->received, count);
+        exchange->received = dp_add_saturating(exchange->received, count);
         if (exchange->recv_counts != NULL) exchange->recv_counts[from] = count;
     }
 }

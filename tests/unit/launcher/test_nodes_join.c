@@ -260,7 +260,7 @@ static void join_flags_are_checked_likewise(void **state)
     }
 }
 
-/* The rules are those of runtime/network/secret_file.c. */
+/* The rules are those of runtime/base/auth.c. */
 static void join_refuses_a_secret_of_all(void **state)
 {
     (void)state;

@@ -69,12 +69,6 @@ static int gives_counts(const dp_exchange_run_t *run, size_t *count)
     }
 }
 
-/* The sum, or SIZE_MAX where there is none. */
-static size_t add_saturating(size_t a, size_t b)
-{
-    return b > SIZE_MAX - a ? SIZE_MAX : a + b;
-}
-
 /* Elements that memory can hold; less than a sum that overflowed. */
 static size_t elems_max(const dp_exchange_run_t *run)
 {
@@ -120,7 +114,7 @@ static dp_status_t read_counts(dp_exchange_run_t *run, dp_exchange_manifest_t *m
             return fail_exchange(run, DP_ERR_INVALID, "its blocks differ in size");
         }
         manifest->counts[run->is_alike ? 0 : i] = counts[i];
-        total = add_saturating(total, counts[i]);
+        total = dp_add_saturating(total, counts[i]);
     }
     if (total <= elems_max(run)) return DP_OK;
     return fail_exchange(run, DP_ERR_INVALID, "its counts add up to more than memory can hold");
@@ -287,7 +281,7 @@ static size_t total_for(const dp_exchange_run_t *run, int to)
     size_t total = 0;
 
     for (int from = 0; from < run->group->size; from++)
-        total = add_saturating(total, dp_exchange_count(run, from, to));
+        total = dp_add_saturating(total, dp_exchange_count(run, from, to));
     return total;
 }
 
@@ -326,7 +320,7 @@ static void find_block_places(dp_exchange_run_t *run)
     for (int from = 0; from < group->size; from++) {
         const size_t count = dp_exchange_count(run, from, group->rank);
 
-        places[from + 1] = add_saturating(places[from], count);
+        places[from + 1] = dp_add_saturating(places[from], count);
         if (exchange->recv_counts != NULL && !is_send) exchange->recv_counts[from] = count;
     }
     exchange->received = places[group->size];
