@@ -23,9 +23,9 @@
 /* Up to here a bucket runs inline, in the calling thread, where the streams are idle: the copy is
  * over before another thread would have woken up. */
 #define SMALL_BYTES (64 * DP_KIB)
-/* The same for a bucket of several stages that has no bucket or launch behind it which they could
- * overlap with. */
-#define ALONE_BYTES DP_MIB
+/* The same limit for a bucket that packs or unpacks and is the last one queued: no later bucket
+ * could overlap with its stages. */
+#define LAST_BUCKET_BYTES DP_MIB
 
 /* DP_CHECK: compares the inputs of items that begin in this bucket with their checksums at
  * submission. The operation runs all the same: the other ranks are committed to it. */
@@ -130,7 +130,7 @@ static dp_work_size_t size_of(const dp_bucket_t *bucket, int is_last)
     size_t bytes = bucket->plan->payload_bytes;
 
     if (bytes <= SMALL_BYTES) return DP_WORK_SMALL;
-    if (!is_last || (bytes > ALONE_BYTES && !is_plain(bucket))) return DP_WORK_LARGE;
+    if (!is_last || (bytes > LAST_BUCKET_BYTES && !is_plain(bucket))) return DP_WORK_LARGE;
     return dp_launch_queue_is_empty(bucket->job->lane->queue) ? DP_WORK_SMALL : DP_WORK_LARGE;
 }
 

@@ -35,7 +35,8 @@
 
 typedef struct dp_pipeline dp_pipeline_t;
 
-/* One tensor of a launched operation. Embedded in the caller's request; borrowed until on_done. */
+/* One tensor of a launched operation. Embedded in the caller's request; borrowed until
+ * callbacks.done(). */
 typedef struct dp_pipeline_tensor {
     const void *in;
     void *out;
@@ -55,7 +56,7 @@ typedef struct dp_pipeline_group {
                            world */
 } dp_pipeline_group_t;
 
-/* One operation: a tensor, or the tensors of a group that complete together. */
+/* One operation: a tensor, or the tensors of one grouped operation, which complete together. */
 typedef struct dp_pipeline_item {
     void *request;    /* the caller's, handed back */
     const char *name; /* for errors and the timeline; borrowed */
@@ -71,7 +72,7 @@ typedef struct dp_pipeline_item {
     int count_joined;                    /* averages divide by the group's size all the same */
     double prescale, postscale;          /* the caller's; the pipeline divides averages */
     int in_place;                        /* agreed by all ranks */
-    const dp_pipeline_tensor_t *tensors; /* [tensor_count], borrowed until on_done */
+    const dp_pipeline_tensor_t *tensors; /* [tensor_count], borrowed until callbacks.done() */
     size_t tensor_count;
     /* gather(v), scatter(v), alltoall(v), allgatherv, send: as in dp_engine_exchange_t, borrowed
      * until on_done. The tensor's count is not used. */
@@ -81,7 +82,7 @@ typedef struct dp_pipeline_item {
     dp_output_fn output;
     void *user;
     /* group_create and group_destroy, which come alone in a launch */
-    const dp_engine_members_t *members; /* create; borrowed until on_done */
+    const dp_engine_members_t *members; /* create; borrowed until callbacks.done() */
     dp_pipeline_group_t *group;         /* both; create fills in its engine */
     dp_event_t *ready; /* the work starts after it; NULL: at once. Borrowed until on_done */
     dp_event_t *done;  /* recorded behind the last stage before issued() is called; NULL: neither.

@@ -119,8 +119,8 @@ static int is_brief(const dp_pipeline_t *pipeline, const dp_pipeline_launch_t *l
     return 1;
 }
 
-/* Likewise for a thread that has to be back by give_up_ns: it runs a brief launch, and none that
- * would wait for earlier ones, say for a fused buffer. */
+/* Runs the next launch on a thread that has to return by give_up_ns: only a brief launch, and only
+ * if no earlier one is unfinished, as it could wait for that one's fused buffer. */
 static int run_brief_launch(dp_launch_queue_t *queue, uint64_t give_up_ns)
 {
     int is_next;

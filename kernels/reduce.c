@@ -100,10 +100,10 @@ INLINE f32v sum_vector(const f32_mem *const *from, int n, size_t at, float pre, 
 }
 
 /*
- * The same to one or two outputs (to[1] NULL: one) and, where has_figures, their figures, in one
- * pass: the arithmetic goes on while memory is waited for, if it is little enough. So NaNs are not
- * looked for where the figures show them, and nothing is multiplied by 1. left: elements until the
- * end of what the call is about.
+ * Adds n inputs, stores the sums to one or two outputs (to[1] NULL: one) and, with has_figures,
+ * takes their figures in the same pass. Memory is the limit, so the loop does little arithmetic:
+ * it multiplies by no factor of 1, and with figures, which show NaNs, mend_block() repairs those
+ * afterwards. left: elements to the end of the whole call, where prefetches stop.
  */
 INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, size_t at,
                               size_t count, size_t left, float pre, float post, int is_scaled,
@@ -135,7 +135,8 @@ INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, siz
             if (second != NULL) store(second, i + j * LANES, values[j]);
         }
         if (!has_figures) continue;
-        __asm__ volatile("" ::: "memory"); /* loads that stay loads */
+        __asm__ volatile("" ::
+                             : "memory"); /* or values in registers would replace the loads below */
         for (size_t j = 0; j < TALLY_LANES / LANES; j++)
             add_stored_figures(&figures, first, i + j * LANES, values[j], j);
     }
@@ -149,7 +150,8 @@ INLINE void sum_whole_block_n(void *const *to, const void *const *in, int n, siz
         if (second != NULL) ((f32_mem *)second)[rest] = value;
     }
     if (has_figures) {
-        const figures_t all = figures; /* whose address may be taken: those above are registers */
+        /* A copy: if the address of `figures` were taken, it would not stay in registers. */
+        const figures_t all = figures;
 
         if (fold_largest(&all) > 0x7f800000) mend_block(to, i);
         close_figures(tally, &all, first, i, count);

@@ -4,9 +4,10 @@
  * Called by receive.c, follow.c, own.c and order.c, and by contest.c, join.c, leave.c and
  * negotiator.c for single questions, on the thread that drives the negotiator.
  *
- * Messages to the parent are not ordered. From the parent come the ordered items: LAUNCH, FAILURE,
- * JOINED, CLOSED and BYE. The root writes them as one list; every rank
- * applies those that concern it or ranks below it, in the same order and by the same functions.
+ * Items to the parent have no position in the one order; an edge delivers them as they were sent.
+ * From the parent come the ordered items: LAUNCH, FAILURE, JOINED, CLOSED and BYE. The root writes
+ * them as one list; every rank applies those that concern it or ranks below it, in the same order
+ * and by the same functions.
  *
  * Why no message needs an occurrence number. A rank submits occurrence k+1 of a name after k ended
  * here, and it ended because a LAUNCH or FAILURE came down through every rank above. So when news

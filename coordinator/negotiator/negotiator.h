@@ -95,13 +95,14 @@ typedef struct dp_submission {
 dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_negotiator_t **out);
 void dp_negotiator_destroy(dp_negotiator_t *negotiator); /* NULL is fine */
 
-/* Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal. */
 /*
- * Anything but DP_OK: the request was not taken. DP_ERR_BUSY: the name is pending; DP_ERR_INVALID:
- * a bad name, too many parts, no such group, a list of members that is not ascending or lacks this
- * rank; DP_ERR_ORDER: this rank has finalized, has joined this group, or ends it: a group_destroy
- * is the last submission to its group, when nothing else of this rank is pending there; after
- * FATAL: its status.
+ * Inputs. now_ns never goes back. DP_ERR_NO_MEMORY leaves the state machine fatal.
+ *
+ * dp_negotiator_submit() takes the request only on DP_OK. DP_ERR_BUSY: the name is pending;
+ * DP_ERR_INVALID: a bad name, too many parts, no such group, a list of members that is not
+ * ascending or lacks this rank; DP_ERR_ORDER: this rank has finalized, has joined this group, or
+ * ends it: a group_destroy is the last submission to its group, when nothing else of this rank is
+ * pending there; after FATAL: its status.
  */
 dp_status_t dp_negotiator_submit(dp_negotiator_t *negotiator, const dp_submission_t *submission,
                                  uint64_t now_ns);
@@ -112,7 +113,9 @@ void dp_negotiator_peer_lost(dp_negotiator_t *negotiator, int rank, const char *
 /* A thread waits for this pending request: the root must not hold it back. */
 void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const char *name,
                           uint64_t now_ns);
-/* The data plane has finished every launch up to this sequence. */
+/* The data plane has finished this launch. Launches of other lanes with lower numbers may finish
+ * later: the greatest number counts, so the data plane may be taken for idle while they run, and a
+ * tensor is launched that could have been held back. */
 void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are
  * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first

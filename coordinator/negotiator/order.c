@@ -332,8 +332,8 @@ static dp_status_t insert_by_priority(dp_entry_array_t *list, dp_entry_t *entry)
     return DP_OK;
 }
 
-/* Launches what is held back by priority. At equal priority tensors that this rank takes no part
- * in go first, because they are never held back. */
+/* Launches all complete tensors by priority: merges the list of those that this rank takes part in
+ * into the other list, if that has any. At equal priority those of the other list go first. */
 void dp_order_launch_held(dp_negotiator_t *n)
 {
     dp_entry_array_t *complete = &n->order.complete, *foreign = &n->order.foreign;

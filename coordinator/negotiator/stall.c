@@ -7,8 +7,8 @@
  * Each rank times what waits in its own subtree, once: a tensor some of whose ranks are ready and
  * some are not is reported up as PARTIAL when it is overdue. The root then asks WHO down the
  * subtrees that are not ready; each rank answers once, for itself and those below it, when they
- * have answered or its patience ends. The report goes to every rank. In a job without stalls no
- * message of this file is ever sent.
+ * have answered or its patience ends. The report goes to the ranks of the group, and the root logs
+ * it. In a job without stalls no message of this file is ever sent.
  *
  * Called on the thread that drives the negotiator: by agree.c, which has a tensor watched while it
  * waits, by negotiator.c when time has passed and to send what is due, by follow.c for WHO, and

@@ -210,8 +210,9 @@ static void run_task(void *argument)
     dp_cpu_task_t *task = argument;
     dp_cpu_engine_t *engine = task->engine;
 
-    /* The rest of an operation goes to the end of its stream, which is its place only while nothing
-     * has been queued behind it: inside enqueue(). */
+    /* An operation that gives up queues its rest behind all work of the stream. That keeps the
+     * order only while the enqueuing thread is still inside enqueue(): on any other thread the
+     * operation must not give up. */
     if (!pthread_equal(task->enqueuer, pthread_self())) task->op->give_up_ns = 0;
     while (!run_operation(engine, task->op, task->goes_on)) {
         task->op->give_up_ns = 0;
