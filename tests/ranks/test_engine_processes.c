@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "../unit/engine_cases.h"
-#include "../unit/engine_group_cases.h"
-#include "../unit/engine_lane_cases.h"
 
 static void everywhere(engine_body_t body)
 {

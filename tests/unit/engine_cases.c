@@ -1,5 +1,5 @@
 /*
- * engine_cases.c - what every world of ranks must do right, threads or processes.
+ * engine_cases.c - cases that every world of ranks must pass, threads or processes.
  */
 #include "engine_cases.h"
 

@@ -4,7 +4,7 @@
  * All ranks draw the same numbers from one seed: who sends how much to whom, from what memory, and
  * who cannot take it. So each knows what must come, and what everybody must hear of a truncation.
  */
-#include "engine_group_cases.h"
+#include "engine_cases.h"
 
 #include <stdio.h>
 #include <stdlib.h>

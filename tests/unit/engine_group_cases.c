@@ -1,7 +1,7 @@
 /*
  * engine_group_cases.c - reduce, outputs that nobody wants, and groups made and ended at random.
  */
-#include "engine_group_cases.h"
+#include "engine_cases.h"
 
 #include <stdio.h>
 #include <stdlib.h>

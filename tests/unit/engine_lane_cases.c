@@ -5,7 +5,7 @@
  * has seen operations of the other lane complete on itself. If these waited for the first, the test
  * would never end.
  */
-#include "engine_lane_cases.h"
+#include "engine_cases.h"
 
 #include <stdlib.h>
 #include <string.h>

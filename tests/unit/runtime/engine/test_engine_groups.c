@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/unit/engine_group_cases.h"
+#include "tests/unit/engine_cases.h"
 #include "tests/unit/fail_allocation.h"
 
 static int hosts_max = 4;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/unit/engine_lane_cases.h"
+#include "tests/unit/engine_cases.h"
 
 static int hosts_max = 3;
 

@@ -21,7 +21,6 @@
 
 #include "runtime/engine/nccl/nccl_internal.h"
 #include "tests/unit/engine_cases.h"
-#include "tests/unit/engine_group_cases.h"
 #include "tests/unit/nccl_world.h"
 #include "tests/gpu/double/cuda_runtime.h"
 #include "tests/gpu/double/nccl.h"
