@@ -179,33 +179,57 @@ static int give_knobs(dp_job_t *job)
 
 #define HOST_OF_RANK "NCCL_HOSTID"
 
-/* NCCL refuses two ranks on one GPU of one host. Each rank becomes a host of its own, by
- * NCCL_HOSTID (see dp_job_set_rank()), it sees no second one, and all traffic goes through sockets.
- * Other ways to find the others are off, and so is all that wastes the time slices that ranks
- * share. Streams have a queue of the hardware each, and kernels are loaded before they are needed:
- * otherwise what waits for another rank holds up what that rank waits for. */
+#define SEVERAL_RANKS "NCCL_MULTI_RANK_GPU_ENABLE"
+
+/* Ranks share time slices of the GPU: nothing may waste them. Streams have a queue of the hardware
+ * each, and kernels are loaded before they are needed: otherwise what waits for another rank holds
+ * up what that rank waits for. */
 static const char *const share_gpu_variables[][2] = {
-    {"NCCL_NET", "Socket"},
-    {"NCCL_IB_DISABLE", "1"},
-    {"NCCL_P2P_DISABLE", "1"},
-    {"NCCL_SHM_DISABLE", "1"},
     {"NCCL_NVLS_ENABLE", "0"},
     {"NCCL_MNNVL_ENABLE", "0"},
-    {"NCCL_PROTO", "Simple"},
-    {"NCCL_ALGO", "Ring"},
     {"NCCL_MAX_CTAS", "4"},
     {"CUDA_VISIBLE_DEVICES", "0"},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
     {"CUDA_MODULE_LOADING", "EAGER"},
 };
 
-static int give_shared_gpu(dp_job_t *job)
+/* NCCL refuses two ranks on one GPU of one host, but from 2.30 on where a person allows it. Each
+ * rank becomes a host of its own, by NCCL_HOSTID (see dp_job_set_rank()), it sees no second one,
+ * and all traffic goes through sockets. Other ways to find the others are off. */
+static const char *const own_host_variables[][2] = {
+    {"NCCL_NET", "Socket"},    {"NCCL_IB_DISABLE", "1"}, {"NCCL_P2P_DISABLE", "1"},
+    {"NCCL_SHM_DISABLE", "1"}, {"NCCL_PROTO", "Simple"}, {"NCCL_ALGO", "Ring"},
+};
+
+/* dprun cannot know which NCCL the program will load, so the person who knows says it. */
+static int allows_several_ranks(const dp_job_t *job)
 {
-    for (size_t i = 0; i < DP_ARRAY_LEN(share_gpu_variables); i++) {
-        if (set_default_variable(job, share_gpu_variables[i][0], share_gpu_variables[i][1]) < 0)
-            return -1;
+    const char *value = dp_env_get(&job->env, SEVERAL_RANKS);
+
+    return value != NULL && strcmp(value, "0") != 0;
+}
+
+/* 1: each rank is a host of its own to NCCL. */
+static int has_own_hosts(const dp_job_t *job)
+{
+    return job->command->shares_gpu && !allows_several_ranks(job);
+}
+
+static int set_default_variables(dp_job_t *job, const char *const (*list)[2], size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (set_default_variable(job, list[i][0], list[i][1]) < 0) return -1;
     }
     return 0;
+}
+
+/* Behind --env, which may allow several ranks. */
+static int give_shared_gpu(dp_job_t *job)
+{
+    if (set_default_variables(job, share_gpu_variables, DP_ARRAY_LEN(share_gpu_variables)) != 0)
+        return -1;
+    if (!has_own_hosts(job)) return 0;
+    return set_default_variables(job, own_host_variables, DP_ARRAY_LEN(own_host_variables));
 }
 
 /* The variables that torch.distributed reads. A value that a user has set stays; one that an outer
@@ -260,14 +284,11 @@ static int give_variables(dp_job_t *job)
     char number[16];
 
     if (give_nccl_variables(job) != 0) return -1;
-    for (size_t i = 0; i < DP_ARRAY_LEN(ucx_variables); i++) {
-        if (set_default_variable(job, ucx_variables[i][0], ucx_variables[i][1]) < 0) return -1;
-    }
+    if (set_default_variables(job, ucx_variables, DP_ARRAY_LEN(ucx_variables)) != 0) return -1;
     snprintf(number, sizeof(number), "%d", job->threads);
     for (size_t i = 0; i < DP_ARRAY_LEN(thread_variables); i++) {
         if (set_default_variable(job, thread_variables[i], number) < 0) return -1;
     }
-    if (command->shares_gpu && give_shared_gpu(job) != 0) return -1;
     if (give_knobs(job) != 0) return -1;
     for (size_t i = 0; i < command->variable_count; i++) {
         const char *entry = command->variables[i];
@@ -277,6 +298,7 @@ static int give_variables(dp_job_t *job)
         snprintf(name, sizeof(name), "%.*s", (int)(equals - entry), entry);
         if (set_own_variable(job, name, equals + 1) != 0) return -1;
     }
+    if (command->shares_gpu && give_shared_gpu(job) != 0) return -1;
     snprintf(number, sizeof(number), "%d", job->size);
     if (set_own_variable(job, "DP_LOCAL_SIZE", number) != 0) return -1;
     snprintf(number, sizeof(number), "%d",
@@ -387,7 +409,7 @@ int dp_job_set_rank(dp_job_t *job, int rank)
     snprintf(number, sizeof(number), "%d", job->command->place.first_rank + rank);
     snprintf(local, sizeof(local), "%d", rank);
     snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
-    if (job->command->shares_gpu && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
+    if (has_own_hosts(job) && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
     if (job->sets_rank && set_own_variable(job, "RANK", number) != 0) return -1;
     if (job->sets_local_rank && set_own_variable(job, "LOCAL_RANK", local) != 0) return -1;
     if (set_own_variable(job, "DP_RANK", number) != 0) return -1;
@@ -466,7 +488,7 @@ void dp_job_print(dp_job_t *job, FILE *out)
         dp_cores_format(&set, text, sizeof(text));
         fprintf(out, "rank %-3d node %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
                 job->host, rank, command->binds_cores ? text : "any (--bind none)", rank, rank);
-        if (command->shares_gpu) fprintf(out, ", its own " HOST_OF_RANK);
+        if (has_own_hosts(job)) fprintf(out, ", its own " HOST_OF_RANK);
         fputc('\n', out);
     }
 }

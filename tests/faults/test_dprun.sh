@@ -374,6 +374,8 @@ check "--share-gpu runs" "$code" = 0
 check "--share-gpu makes each rank a host to NCCL" "$(sort -u "$work/out" | grep -c '^dprun-[0-9]*-r[01] Socket Ring$')" = 2
 run -np 2 --share-gpu --no-prefix --env CUDA_MODULE_LOADING=LAZY sh -c 'echo "$CUDA_DEVICE_MAX_CONNECTIONS $CUDA_MODULE_LOADING"'
 check "--share-gpu gives streams a queue each, and leaves what is set" "$(sort -u "$work/out" | grep -c '^32 LAZY$')" = 1
+run -np 2 --share-gpu --no-prefix --env NCCL_MULTI_RANK_GPU_ENABLE=1 sh -c 'echo "<$NCCL_HOSTID$NCCL_NET$NCCL_P2P_DISABLE> $NCCL_MAX_CTAS"'
+check "--share-gpu leaves ranks on one host where NCCL allows it" "$(grep -c '^<> 4$' "$work/out")" = 2
 has "--share-gpu says what it is not" err '2 ranks share one GPU: functional test, not a benchmark'
 run -np 2 sh -c 'echo "<$NCCL_HOSTID$NCCL_ALGO> $NCCL_SOCKET_IFNAME $NCCL_LAUNCH_ORDER_IMPLICIT"'
 has "without it NCCL meets on loopback, and chooses the rest" out '<> =lo 1$'

@@ -7,7 +7,7 @@
 #
 # Without --case, all of them; each alone, so that one that hangs leaves the others.
 set -u
-cases="allreduce rows rows-program shards-0 shards-1 shards-2 shards-3 shards-program shards-check scales free steps mixed scaled abort-0 abort-1 abort-2 abort-3 abort-4 abort-5 check fp16 shared
+cases="allreduce rows rows-program shards-0 shards-1 shards-2 shards-3 shards-program shards-check scales free steps mixed scaled abort-0 abort-1 abort-2 abort-3 abort-4 abort-5 check fp16 shared several
 by-mistake kill"
 [ "${1:-}" != --cases ] || { echo $cases; exit 0; }
 dprun=$1 program=$2
@@ -57,6 +57,12 @@ for what in ${chosen:-$cases}; do
     # Its scale follows from the last use, so that must be over: whoever runs ahead waits.
     fp16) DP_ORDER=program DP_WIRE=fp16 two steps ;;
     shared) check 0 "$what" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps ;;
+    several) # the double of NCCL takes its version from the environment
+        [ ${#options[@]} = 0 ] || continue
+        check 0 "$what" env DP_TEST_GPUS=1 DP_TEST_NCCL_VERSION=23004 NCCL_MULTI_RANK_GPU_ENABLE=1 "$dprun" -np 2 --share-gpu "$program" steps
+        check 1 "$what" env DP_TEST_GPUS=1 NCCL_MULTI_RANK_GPU_ENABLE=1 "$dprun" -np 2 --share-gpu "$program" steps &&
+            { grep -q 'ranks 0 and 1 are on one GPU of .* wants NCCL 2.30 or newer, this is 2\.' "$log" || { cat "$log"; failed=1; }; }
+        ;;
     by-mistake) # where it is not asked for, it is refused with advice
         [ ${#options[@]} = 0 ] || continue
         check 1 "$what" env DP_TEST_GPUS=1 "$dprun" -np 2 "$program" steps &&

@@ -299,10 +299,14 @@ static dp_status_t compare_hellos(const dp_nccl_engine_t *engine, void *const *v
     return DP_OK;
 }
 
+#define SEVERAL_RANKS 23000 /* from here on NCCL_MULTI_RANK_GPU_ENABLE=1 allows them */
+
 /* NCCL refuses two ranks on one GPU of what it takes for one host, and not in words that help. */
 static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *values,
                                    dp_error_t *error)
 {
+    char found[24];
+
     for (int i = 1; i < engine->size; i++) {
         for (int k = 0; k < i; k++) {
             const nccl_hello_t *one = values[k];
@@ -310,6 +314,16 @@ static dp_status_t explain_refusal(const dp_nccl_engine_t *engine, void *const *
 
             if (one == NULL || other == NULL) continue; /* nobody's */
             if (memcmp(&one->gpu, &other->gpu, sizeof(one->gpu)) != 0) continue;
+            if (dp_environment("NCCL_MULTI_RANK_GPU_ENABLE") != NULL) {
+                if (one->version >= SEVERAL_RANKS) return DP_ERR_INVALID; /* another reason */
+                format_version((int)one->version, found, sizeof(found));
+                return dp_error_set(error, DP_ERR_CONFIG,
+                                    "ranks %d and %d are on one GPU of %s, and NCCL_MULTI_RANK_GPU_"
+                                    "ENABLE wants NCCL 2.30 or newer, this is %s: unset it, and "
+                                    "dprun --share-gpu makes each rank a host of its own",
+                                    k, i, engine->topology->host_name[engine->topology->node[i]],
+                                    found);
+            }
             return dp_error_set(error, DP_ERR_CONFIG,
                                 "ranks %d and %d are on one GPU of %s, which NCCL refuses: give "
                                 "each rank its own; to try several on one, dprun --share-gpu",

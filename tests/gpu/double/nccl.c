@@ -136,8 +136,9 @@ ncclResult_t ncclMemFree(void *memory)
 ncclResult_t ncclGetVersion(int *version)
 {
     const int wanted = nccl_double_value(NCCL_FAULT_VERSION);
+    const char *text = getenv("DP_TEST_NCCL_VERSION"); /* for processes */
 
-    *version = wanted != 0 ? wanted : NCCL_VERSION_CODE;
+    *version = wanted != 0 ? wanted : text != NULL ? atoi(text) : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 

@@ -95,9 +95,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     return ncclInProgress;
 }
 
-/* Two processes on one GPU of one host; threads of a test may do as they like. Locked. */
+/* Two processes on one GPU of one host, where the version and the environment do not allow it;
+ * threads of a test may do as they like. Locked. */
 static int has_twins(const room_t *room)
 {
+    int version;
+
+    if (getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL && ncclGetVersion(&version) == ncclSuccess &&
+        version >= 23000)
+        return 0;
     for (int i = 1; i < room->size; i++) {
         for (int k = 0; k < i; k++) {
             if (room->ranks[i].pid != room->ranks[k].pid &&
