@@ -27,6 +27,7 @@ def compile_fakes(folder):
     subprocess.run(["cc", "-std=gnu17", "-shared", "-fPIC", "-Wall", "-I", os.path.join(HERE, "..", "..", "include"),
                     os.path.join(HERE, "fake_gpu.c"), "-Wl,--no-as-needed", libdp, f"-Wl,-rpath,{os.path.dirname(libdp)}", "-o", calls],
                    check=True)
+    subprocess.run([sys.executable, "-m", "dp.torch.native"], check=True)  # linked with the true libdp
     os.environ["FAKE_LIBDP"] = libdp
     fake = ctypes.CDLL(calls, mode=ctypes.RTLD_GLOBAL)  # before the backend, which then finds these functions first
     os.environ["LIBDP_PATH"] = calls
@@ -152,6 +153,16 @@ class StreamWait(unittest.TestCase):
         self.assertEqual((self.waits(), self.waited()), (before + 1, native_stream(3)))
         self.assertGreater(OnGpu.uses, 0)
         self.assertEqual(output.shape, (4,))
+        half = torch.ones(4, dtype=torch.float16).as_subclass(OnGpu)  # whose factor is applied behind it
+        handle = hvd.allreduce_async_(half, name="half", op=hvd.Sum, postscale_factor=0.5)
+        self.assertEqual(hvd.synchronize(handle)[0].item(), 0.5)
+        self.assertEqual(self.waits(), before + 2)
+        with mock.patch.object(reduction, "_blocks", True):
+            handle = begin("blocking")
+            threading.Timer(0.3, self.set, (OVER,)).start()
+            hvd.synchronize(handle)
+        self.assertEqual(self.waits(), before + 2)
+        self.set(ISSUED)
         handle = begin("b")
         self.set(FAILED)
         with self.assertRaisesRegex(hvd.HorovodInternalError, "the link broke under tensor t"):

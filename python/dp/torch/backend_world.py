@@ -12,6 +12,7 @@ import torch.distributed as dist
 import dp
 
 from .backend_memory import Pool
+from .reduction import blocks_host
 
 NAME_BYTES = 8
 
@@ -31,7 +32,7 @@ class World:
         name = bytearray(os.urandom(NAME_BYTES))
         context.world.broadcast(name, root=0, name="dp.torch.world").wait(timeout.total_seconds())
         self._prefix = f"dp/{name.hex()}"
-        self._world = module.World(context.pointer, _blocks(), self._finalize, self.pool.tensor, self._split)
+        self._world = module.World(context.pointer, blocks_host(), self._finalize, self.pool.tensor, self._split)
         context.add_owner(self._world)
         self.backend = self._make(context.world, list(range(context.size)), timeout, store, True)
 
@@ -91,11 +92,6 @@ class World:
         if not self._world.await_groups(max(end - time.monotonic(), 0)):
             return f"other ranks have not destroyed a group after {self._timeout}"
         return None
-
-
-def _blocks() -> bool:
-    """Whether wait() blocks the host until a GPU is done, as the variable of NCCL's backend wants it."""
-    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0").lower() in ("1", "y", "yes", "t", "true")
 
 
 def _milliseconds(timeout: datetime.timedelta) -> int:

@@ -17,7 +17,7 @@ from . import reduction
 from .compression import Compression
 from .errors import HorovodInternalError
 from .reduction import Reduction, stream_of as _stream
-from .runtime import ProcessSet, Submitted, global_process_set, world
+from .runtime import Operation, ProcessSet, Submitted, global_process_set, world
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 _REDUCE = {Average: dp.AVERAGE, Sum: dp.SUM, Min: dp.MIN, Max: dp.MAX, Product: dp.PRODUCT}
@@ -53,28 +53,6 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-class _Operation:
-    """One or several operations of libdp behind a handle, and how their results become the caller's."""
-
-    def __init__(self, handles: Sequence[Submitted], finish: Callable[[list[dp.Result]], Any]) -> None:
-        self.handles = list(handles)
-        self._finish = finish
-
-    def done(self) -> bool:
-        return all(handle.done() for handle in self.handles)
-
-    def wait(self) -> Any:
-        results, failure = [], None
-        for handle in self.handles:  # all of them, also behind one that failed
-            try:
-                results.append(handle.wait())
-            except dp.Error as error:
-                failure = failure or error
-        if failure is not None:
-            raise HorovodInternalError(str(failure)) from failure
-        return self._finish(results)
-
-
 def _complete(kind: str, finish: Callable[[list[dp.Result]], Any],
               group: dp.Group) -> Callable[[list[dp.Result]], Any]:
     """Of a copy: an error on every rank that gave data where a rank has joined instead, as its part
@@ -89,10 +67,10 @@ def _complete(kind: str, finish: Callable[[list[dp.Result]], Any],
     return checked
 
 
-_operations: dict[int, "_Operation | Reduction"] = {}
+_operations: dict[int, "Operation | Reduction"] = {}
 
 
-def _register(operation: "_Operation | Reduction") -> int:
+def _register(operation: "Operation | Reduction") -> int:
     number = next(_numbers)
     _operations[number] = operation
     return number
@@ -201,7 +179,9 @@ def _begin_allreduce(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Te
         def begin(name: str) -> dp.Handle:
             return group.allreduce(tensors[0], targets[0], name=name, **options)
     kind = "grouped_allreduce" if is_grouped else "allreduce"
-    return _register(_Operation([_submit(kind, name, process_set, begin, "allreduce")], finish))
+    on_gpu = reduction.all_on_gpu([*tensors, *targets])
+    join = (lambda submitted: submitted.join(reduction.join, on_gpu)) if on_gpu else None
+    return _register(Operation([_submit(kind, name, process_set, begin, "allreduce")], finish, join))
 
 
 def _begin_one(tensor: torch.Tensor, output: torch.Tensor, name: str | None, op: int, prescale: float,
@@ -377,7 +357,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Concatenates the ranks' tensors along the first dimension, which may differ between ranks."""
     group = process_set.member_group("allgather")
-    return _register(_Operation([_begin_allgather(tensor, name, process_set)],
+    return _register(Operation([_begin_allgather(tensor, name, process_set)],
                                 _complete("allgather", lambda results: results[0].value, group)))
 
 
@@ -392,7 +372,7 @@ def gather_equal(tensor: torch.Tensor, name: str) -> torch.Tensor:
     group = global_process_set.member_group("allgather")
     handle = _submit("allgather", name, global_process_set,
                      lambda name: group.allgather(tensor, name=name, stream=_stream(tensor)), "allgather")
-    every = synchronize(_register(_Operation([handle], lambda results: results[0].value)))
+    every = synchronize(_register(Operation([handle], lambda results: results[0].value)))
     return every.view(group.size, *tensor.shape)
 
 
@@ -402,7 +382,7 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: str | None = 
     handles = [_begin_allgather(tensor, f"{name}.{i}" if name else None, process_set,
                                 "grouped_allgather") for i, tensor in enumerate(tensors)]
     group = process_set.member_group("grouped_allgather")
-    return _register(_Operation(handles, _complete(
+    return _register(Operation(handles, _complete(
         "grouped_allgather", lambda results: [result.value for result in results], group)))
 
 
@@ -468,7 +448,7 @@ def _begin_broadcast(tensor: torch.Tensor, output: torch.Tensor, root_rank: int,
     handle = _submit("broadcast", name, process_set,
                      lambda name: group.broadcast(source, target, root=root, name=name,
                                                   stream=_stream(source)), "broadcast")
-    return _register(_Operation([handle], _complete("broadcast", lambda results: output, group)))
+    return _register(Operation([handle], _complete("broadcast", lambda results: output, group)))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None,
@@ -544,7 +524,7 @@ def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = 
             return results[0].value, splits.new_tensor(rows)
         return results[0].value, torch.tensor(rows, dtype=torch.int32)
 
-    return _register(_Operation([handle], _complete("alltoall", finish, group)))
+    return _register(Operation([handle], _complete("alltoall", finish, group)))
 
 
 def _row_numel(tensor: torch.Tensor) -> int:
@@ -584,7 +564,7 @@ def _scatter_rows(rows: int, ranks: int) -> list[int]:
 
 
 def _begin_reducescatter(tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet,
-                         prescale: float, postscale: float) -> _Operation:
+                         prescale: float, postscale: float) -> Operation:
     source = _check(tensor, "reducescatter")
     if op not in (Average, Sum):
         raise ValueError("reducescatter sums or averages")
@@ -606,7 +586,7 @@ def _begin_reducescatter(tensor: torch.Tensor, name: str | None, op: int, proces
     def finish(results: list[dp.Result]) -> torch.Tensor:
         return output if is_native else _scale(output, postscale)
 
-    return _Operation([handle], _complete("reducescatter", finish, group))
+    return Operation([handle], _complete("reducescatter", finish, group))
 
 
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: int = Average,
@@ -634,7 +614,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | Non
     parts = [_begin_reducescatter(tensor, f"{name}.{i}" if name else None, resolve_op(op, None),
                                   process_set, prescale_factor, postscale_factor)
              for i, tensor in enumerate(tensors)]
-    return _register(_Operation([part.handles[0] for part in parts],
+    return _register(Operation([part.handles[0] for part in parts],
                                 lambda results: [part._finish([result])
                                                  for part, result in zip(parts, results)]))
 
@@ -696,4 +676,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns once every rank of the set has called it."""
     group = process_set.member_group("barrier")
     handle = _submit("barrier", None, process_set, group.barrier, "barrier")
-    synchronize(_register(_Operation([handle], lambda results: None)))
+    synchronize(_register(Operation([handle], lambda results: None)))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import collections
 import ctypes
-from typing import Any
+import os
+from typing import Any, Sequence
 
 import torch
 
@@ -109,6 +110,41 @@ def raise_late() -> None:
             raise HorovodInternalError(str(error)) from error
 
 
+def blocks_host() -> bool:
+    """Whether waits are the host's on a GPU too, as the variable of PyTorch's backend for NCCL wants it."""
+    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0").lower() in ("1", "y", "yes", "t", "true")
+
+
+_blocks = blocks_host()
+
+
+def join(context: dp.Context, pointer: int, tensors: Sequence[Any]) -> bool:
+    """Makes the current stream of a GPU wait for an operation on these tensors, and takes its handle. False: it failed, or
+    the host is to wait; dp_wait() tells."""
+    raise_late()
+    if _blocks:
+        return False
+    stream = torch.cuda.current_stream(tensors[0].device)
+    status = _TIMED_OUT
+    while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+        status = lib.stream_wait(pointer, stream.cuda_stream or 1, SLICE_S)
+    if status != 0:
+        return False
+    # The stream on which they were allocated, and where their memory is used anew, may be another one.
+    for tensor in tensors:
+        tensor.record_stream(stream)
+    _joined.append((context, pointer))
+    return True
+
+
+def all_on_gpu(tensors: Sequence[Any]) -> Sequence[Any]:
+    """These, where all of them are on a GPU, and else none. HorovodInternalError: an earlier reduction failed late."""
+    if not tensors or not all(tensor.is_cuda for tensor in tensors):
+        return ()
+    raise_late()
+    return tensors
+
+
 class Reduction:
     """One of them in flight: what ops.synchronize() waits for. Keeps its memory alive until it is over, or the stream
     of a GPU waits for it."""
@@ -125,31 +161,15 @@ class Reduction:
         """Whether it is over, failed or not. Never waits."""
         return self._pointer is None or lib.test(self._pointer) != _PENDING
 
-    def _join(self) -> bool:
-        """Makes the current stream of the GPU wait for it. False: it failed, which dp_wait() tells."""
-        stream = torch.cuda.current_stream(self._output.device)
-        status = _TIMED_OUT
-        while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
-            status = lib.stream_wait(self._pointer, stream.cuda_stream or 1, SLICE_S)
-        if status != 0:
-            return False
-        # The stream on which they were allocated, and where their memory is used anew, may be another one.
-        self._tensor.record_stream(stream)
-        self._output.record_stream(stream)
-        return True
-
     def wait(self) -> Any:
         """The output, for the current stream where it is on a GPU. HorovodInternalError: it failed."""
-        if self._context._pointer is None:  # finalize() has freed the handle
+        if self._context._pointer is None or self._pointer is None:  # finalize() has freed the handle
             self._tensor = self._output = self._pointer = None
             raise HorovodInternalError("the context was finalized")
-        if self._output.is_cuda and self._join():
-            assert self._pointer is not None
-            _joined.append((self._context, self._pointer))
+        if self._output.is_cuda and join(self._context, self._pointer, (self._tensor, self._output)):
             output = self._output
             self._tensor = self._output = None
             self._pointer = None  # last, as below
-            raise_late()
             return output
         try:
             waiter = _waiters.pop()  # not asked first whether there is one: another thread may take it meanwhile

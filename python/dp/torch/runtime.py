@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import dp
 
@@ -93,6 +93,14 @@ class Submitted:
         handle = self._handle
         return handle is None or handle.done()
 
+    def join(self, join: Callable[[dp.Context, int, Sequence[Any]], bool], tensors: Sequence[Any]) -> bool:
+        """Whether a stream waits for it now: reduction.join() has seen to that, and taken the handle of libdp."""
+        handle = self._handle
+        if handle is None or handle._pointer is None or not join(handle.context, handle._pointer, tensors):
+            return False
+        handle._pointer = self._handle = None
+        return True
+
     def wait(self) -> dp.Result:
         """What it found. Once; dp.Error: it failed."""
         handle = self._handle
@@ -102,6 +110,35 @@ class Submitted:
         finally:
             if handle.done():  # not behind a signal's exception
                 self._handle = None
+
+
+class Operation:
+    """One or several operations of libdp behind a handle, and how their results become the caller's. join: makes a stream
+    wait for the one operation, where finish() does not need its result."""
+
+    def __init__(self, handles: Sequence[Submitted], finish: Callable[[list[dp.Result]], Any],
+                 join: Callable[[Submitted], bool] | None = None) -> None:
+        self.handles = list(handles)
+        self._finish = finish
+        self._join = join
+
+    def done(self) -> bool:
+        """Whether all are over, failed or not. Never waits."""
+        return all(handle.done() for handle in self.handles)
+
+    def wait(self) -> Any:
+        """What finish() makes of the results. HorovodInternalError: one failed."""
+        if self._join is not None and self._join(self.handles[0]):
+            return self._finish([])
+        results, failure = [], None
+        for handle in self.handles:  # all of them, also behind one that failed
+            try:
+                results.append(handle.wait())
+            except dp.Error as error:
+                failure = failure or error
+        if failure is not None:
+            raise HorovodInternalError(str(failure)) from failure
+        return self._finish(results)
 
 
 class Names:
