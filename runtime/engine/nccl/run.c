@@ -235,8 +235,9 @@ static dp_status_t output_of(nccl_run_t *run, const dp_engine_piece_t *piece, si
     return piece->out != NULL ? DP_OK : take_scratch(run, count * run->elem_bytes, out);
 }
 
-/* ncclReduceScatter() takes rows that lie one behind the other. In a fused buffer they lie a stride
- * apart, so each row is a reduce of its own to the rank that gets it. */
+/* ncclReduceScatter() takes rows that lie one behind the other, as those of a piece do in a fused
+ * buffer. A part of a large tensor that is reduced where it lies has rows as far apart as the
+ * tensor's, so each row is a reduce of its own to the rank that gets it. */
 static ncclResult_t reduce_piece(nccl_run_t *run, const dp_engine_piece_t *piece,
                                  const void *source, size_t stride, void *out)
 {
