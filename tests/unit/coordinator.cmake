@@ -1,5 +1,5 @@
 # The negotiator: pure, so worlds of several ranks run inside one test.
-foreach(name negotiator negotiator_groups negotiator_priority stall)
+foreach(name negotiator negotiator_groups negotiator_mesh negotiator_priority stall)
   dp_test(test_${name} SOURCES coordinator/negotiator/test_${name}.c ../sim/world.c ../sim/world_end.c
           LIBS dp_coordinator TIMEOUT 30)
 endforeach()
