@@ -1,5 +1,5 @@
 #!/bin/sh
-# A late rank is called late, and named, in every order and on one node and two: skew.sh DPRUN DPTRACE STRAGGLER.
+# A late rank is called late, and named, in every order, of the world and of a group, and on one node and two: skew.sh DPRUN DPTRACE STRAGGLER.
 # The report and the statistics of a rank that waits both say how long it was.
 set -eu
 dprun=$1 dptrace=$2 straggler=$3
@@ -10,7 +10,8 @@ trap 'rm -rf "$work"' EXIT
 job() { # job LATE OPTION...: writes $work/report and $work/figures
   late_ms=$1
   shift
-  timeout -k 5 60 "$dprun" --no-prefix --timeline "$work/t.pftrace" "$@" "$straggler" "$late_ms" >"$work/figures" ||
+  # shellcheck disable=SC2086
+  timeout -k 5 60 "$dprun" --no-prefix --timeline "$work/t.pftrace" "$@" "$straggler" "$late_ms" $group >"$work/figures" ||
     { echo "FAILED: dprun $* ended with $?"; exit 1; }
   "$dptrace" report "$work/t.pftrace" >"$work/report"
   if ! grep -q '^first *find out why rank 1 ' "$work/report"; then
@@ -21,9 +22,11 @@ job() { # job LATE OPTION...: writes $work/report and $work/figures
 }
 
 for world in "-np 2" "-np 3" "-np 2 --pretend-nodes 2" "-np 3 --pretend-nodes 2"; do
-  for order in "--order negotiated" "--order program"; do
+  for order in "--order negotiated" "--order program" group; do
+    group= options=$order
+    [ "$order" != group ] || { group=ordered options=; }
     # shellcheck disable=SC2086
-    job $late $world $order
+    job $late $world $options
     awk -v late=$late -v what="$world $order" '
       FILENAME ~ /figures/ && /^wait/ { wait = $2; told = $4; transfer = $6 }
       FILENAME ~ /report/ && $1 == "skew" { skew = $2 }
@@ -36,5 +39,6 @@ for world in "-np 2" "-np 3" "-np 2 --pretend-nodes 2" "-np 3 --pretend-nodes 2"
       }' "$work/figures" "$work/report"
   done
 done
+group=
 # Submitted in time, and late all the same: the data plane of rank 1 comes 8 ms late to each operation.
 job 0 -np 2 --order program --inject slow:1@engine=8ms
