@@ -94,7 +94,7 @@ typedef enum dp_status {
     DP_ERR_PENDING,     /* dp_test(): the operation is not complete yet */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
-    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on */
+    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on; or its own time limit is over */
     DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
     DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; nothing was written */
     DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
@@ -148,6 +148,14 @@ typedef enum dp_wire {
     DP_WIRE_FP16 = 2,
     DP_WIRE_BF16 = 3
 } dp_wire_t;
+
+/*
+ * Time limits. The `timeout` in options is in seconds; 0: none, so that DP_STALL_LIMIT ends the
+ * world. Where a rank has not come to the operation when the limit of another is over, it fails
+ * with DP_ERR_TIMEOUT on all of them, also on those that come later, and the text names the ranks
+ * that were missing. The world lives, and the same call may be made again. A `seconds` argument
+ * limits the wait of one thread, and the operation goes on. DP_FINALIZE_LIMIT is dp_finalize()'s.
+ */
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
@@ -325,6 +333,7 @@ typedef struct dp_gradients_options {
     int growth_interval;       /* good steps in a row before the loss scale doubles */
     int hysteresis;   /* overflows in a row before it halves; each one after them halves it too */
     int zero_unready; /* 1: a tensor not ready at sync counts as zeros; 0: it is an error */
+    double timeout;   /* of dp_gradients_create(), as in dp_options_t */
 } dp_gradients_options_t;
 #define DP_GRADIENTS_OPTIONS_INIT                                                                  \
     DP_SIZED(dp_gradients_options_t, .prefix = "", .accumulation_steps = 1,                        \
@@ -524,8 +533,9 @@ typedef struct dp_shards_options {
     double initial_loss_scale;
     int growth_interval;
     int hysteresis;
-    int prefetch; /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; units of equal size
-                     have max(2, prefetch) slots of weights */
+    int prefetch;   /* DP_SHARD_WEIGHTS: gathers in flight at most, at least 1; units of equal size
+                       have max(2, prefetch) slots of weights */
+    double timeout; /* of dp_shards_create(), as in dp_options_t */
 } dp_shards_options_t;
 #define DP_SHARDS_OPTIONS_INIT                                                                     \
     DP_SIZED(dp_shards_options_t, .prefix = "", .stage = DP_SHARD_OPTIMIZER, .weights = DP_F32,    \
@@ -708,6 +718,8 @@ typedef struct dp_options {
     int priority;        /* among operations that could be launched at the same moment, higher
                             first; equal ones keep their order. The largest that a rank gives
                             counts. DP_ORDER_PROGRAM keeps the order of submissions */
+    double timeout;      /* seconds for all ranks to submit it; see "Time limits". dp_join(), and
+                            what is not agreed on in DP_ORDER_PROGRAM, takes none */
 } dp_options_t;
 #define DP_OPTIONS_INIT DP_SIZED(dp_options_t, .reduce = DP_SUM, .prescale = 1.0, .postscale = 1.0)
 
@@ -802,8 +814,8 @@ DP_API dp_status_t dp_alltoall(dp_group_t *group, const char *name, const void *
                                size_t count, dp_dtype_t dtype, const dp_options_t *options,
                                dp_handle_t **handle);
 
-/* Completes once every rank has submitted it. Of the options only the cookie, the priority and the
- * tag have a meaning. */
+/* Completes once every rank has submitted it. Of the options only the cookie, the priority, the tag
+ * and the timeout have a meaning. */
 DP_API dp_status_t dp_barrier(dp_group_t *group, const char *name, const dp_options_t *options,
                               dp_handle_t **handle);
 
@@ -969,6 +981,7 @@ DP_API size_t dp_completions_read(dp_context_t *context, uint64_t *cookies, size
 typedef struct dp_group_options {
     size_t size;      /* by DP_GROUP_OPTIONS_INIT */
     dp_order_t order; /* of its operations; DP_ORDER_DEFAULT: the world's. The same on its ranks */
+    double timeout;   /* of the call that makes it */
 } dp_group_options_t;
 #define DP_GROUP_OPTIONS_INIT DP_SIZED(dp_group_options_t, )
 
@@ -1033,6 +1046,7 @@ DP_API int dp_group_rank(const dp_group_t *group); /* of this rank in the group 
 DP_API int dp_group_size(const dp_group_t *group);
 DP_API int dp_group_world_rank(const dp_group_t *group, int rank); /* -1: no such rank */
 DP_API const char *dp_group_name(const dp_group_t *group);         /* "world" of dp_world() */
+DP_API dp_order_t dp_group_order(const dp_group_t *group); /* in force; NULL: DP_ORDER_DEFAULT */
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 

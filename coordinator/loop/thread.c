@@ -297,7 +297,8 @@ dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_
                                           .hold_ns = config->hold_ns,
                                           .fusion_bytes = config->fusion_bytes,
                                           .stall_warn_ns = config->stall_warn_ns,
-                                          .stall_limit_ns = config->stall_limit_ns};
+                                          .stall_limit_ns = config->stall_limit_ns,
+                                          .finalize_limit_ns = config->finalize_limit_ns};
     const char *what = "its place in the tree";
     dp_loop_t *loop = calloc(1, sizeof(*loop));
     dp_status_t status;

@@ -114,6 +114,15 @@ void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const
     mark_pending(n, entry, item->list, item->list_count, first_ns);
 }
 
+int dp_contest_is_partial(const dp_entry_t *entry, int branch)
+{
+    const dp_contest_t *contest = entry->making.contests;
+
+    while (contest != NULL && (contest->branch != branch || contest->kind != DP_ITEM_PARTIAL))
+        contest = contest->next;
+    return contest != NULL;
+}
+
 void dp_contest_heard(dp_entry_t *entry, int branch)
 {
     dp_contest_t **at = &entry->making.contests;

@@ -12,6 +12,8 @@ void dp_contest_mismatch(dp_negotiator_t *n, dp_entry_t *entry, int branch, cons
                          const dp_signature_t *const signature[2]);
 void dp_contest_partial(dp_negotiator_t *n, dp_entry_t *entry, int branch, const dp_item_t *item,
                         uint64_t first_ns);
+int dp_contest_is_partial(const dp_entry_t *entry,
+                          int branch);                /* its PARTIAL came, not its READY */
 void dp_contest_heard(dp_entry_t *entry, int branch); /* its READY came */
 /* The occurrence is over for n->targets: what other branches announced is of the next. */
 void dp_contest_over(dp_negotiator_t *n, dp_entry_t *entry);

@@ -210,10 +210,10 @@ void dp_leave_left(dp_negotiator_t *n, int rank)
         return;
     }
     dp_order_launch_held(n); /* complete, so the leaver had submitted them too */
-    if (n->leave.interval_ns == 0) {
+    if (n->leave.left_count == 1) {
         n->leave.first_ns = n->now_ns;
-        n->leave.interval_ns = n->stall.warn_ns;
-        n->leave.report_ns = n->now_ns + n->stall.warn_ns;
+        n->leave.interval_ns = n->leave.warn_ns;
+        if (n->leave.warn_ns > 0) n->leave.report_ns = n->now_ns + n->leave.warn_ns;
     }
     dp_bit_set(n->leave.left, rank);
     check_all_entries(n);
@@ -252,30 +252,41 @@ void dp_leave_close(dp_negotiator_t *n, dp_group_view_t *view, int rank)
 
 /* ---- Ranks that do not leave ---------------------------------------------------------------- */
 
-/* Some ranks wait in dp_finalize() for others. No error, however long it takes: these may have work
- * of their own. But it is reported, as a rank that never comes looks like a job that hangs. */
+/* Some ranks wait in dp_finalize() for others. No error before DP_FINALIZE_LIMIT, if there is one:
+ * these may have work of their own. But it is reported, as a rank that never comes looks like a job
+ * that hangs. */
 static int waits_for_leavers(const dp_negotiator_t *n)
 {
-    return dp_is_root(n) && !n->is_fatal && n->leave.interval_ns != 0 &&
+    return dp_is_root(n) && !n->is_fatal && n->leave.left_count > 0 &&
            n->leave.left_count < n->size;
+}
+
+static uint64_t leave_limit(const dp_negotiator_t *n)
+{
+    return n->leave.limit_ns == 0 ? UINT64_MAX : n->leave.first_ns + n->leave.limit_ns;
 }
 
 void dp_leave_tick(dp_negotiator_t *n)
 {
     char text[DP_ERROR_TEXT_MAX], name[DP_RANK_TEXT_MAX];
-    int length, named = 0;
+    int length, named = 0, first = -1;
 
-    if (!waits_for_leavers(n) || n->now_ns < n->leave.report_ns) return;
+    if (!waits_for_leavers(n) || n->now_ns < dp_min(n->leave.report_ns, leave_limit(n))) return;
     length = snprintf(text, sizeof(text),
                       "%d of %d ranks have waited in dp_finalize() for %.1f s; not there yet:",
                       n->leave.left_count, n->size, (double)(n->now_ns - n->leave.first_ns) / 1e9);
     for (int rank = 0; rank < n->size && named <= NAMED_MAX; rank++) {
         if (dp_bit_get(n->leave.left, rank)) continue;
+        if (first < 0) first = rank;
         length +=
             snprintf(text + length, sizeof(text) - (size_t)length, "%s %s", named == 0 ? "" : ",",
                      named < NAMED_MAX ? dp_rank_text(n, rank, name) : "...");
         if ((size_t)length >= sizeof(text)) break;
         named++;
+    }
+    if (n->now_ns >= leave_limit(n)) {
+        dp_fatal(n, DP_ERR_TIMEOUT, first, -1, text);
+        return;
     }
     dp_outbox_warn(n, text);
     n->leave.report_ns = n->now_ns + n->leave.interval_ns;
@@ -284,7 +295,7 @@ void dp_leave_tick(dp_negotiator_t *n)
 
 uint64_t dp_leave_deadline(const dp_negotiator_t *n)
 {
-    return waits_for_leavers(n) ? n->leave.report_ns : UINT64_MAX;
+    return waits_for_leavers(n) ? dp_min(n->leave.report_ns, leave_limit(n)) : UINT64_MAX;
 }
 
 /* ---- This rank leaves ----------------------------------------------------------------------- */
@@ -386,8 +397,11 @@ void dp_leave_forget_view(dp_negotiator_t *n, const dp_group_view_t *view)
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
-dp_status_t dp_leave_init(dp_negotiator_t *n)
+dp_status_t dp_leave_init(dp_negotiator_t *n, uint64_t warn_ns, uint64_t limit_ns)
 {
+    n->leave.warn_ns = warn_ns;
+    n->leave.limit_ns = limit_ns;
+    n->leave.report_ns = UINT64_MAX;
     n->leave.fins = calloc(n->table.bit_words, sizeof(*n->leave.fins));
     n->leave.left = calloc(dp_bit_words((size_t)n->size), sizeof(*n->leave.left));
     return n->leave.fins != NULL && n->leave.left != NULL ? DP_OK : DP_ERR_NO_MEMORY;

@@ -21,6 +21,7 @@ typedef struct dp_leave {
     int left_count;
     /* root: since when some have left and others have not, when to report it, and again */
     uint64_t first_ns, report_ns, interval_ns;
+    uint64_t warn_ns, limit_ns; /* 0: never */
     uint32_t keeps;             /* KEEPs seen from the parent since the last ordered item */
     dp_group_view_t *keep_view; /* which they are about */
     dp_keep_t *kept;            /* [kept_count] root: what leavers keep, until their LEFT comes */
@@ -29,7 +30,7 @@ typedef struct dp_leave {
     int fin_count, fin_sent;
 } dp_leave_t;
 
-dp_status_t dp_leave_init(dp_negotiator_t *n);
+dp_status_t dp_leave_init(dp_negotiator_t *n, uint64_t warn_ns, uint64_t limit_ns);
 void dp_leave_fini(dp_negotiator_t *n);
 void dp_leave_begin(dp_negotiator_t *n);         /* this rank submits nothing more */
 int dp_leave_fin(dp_negotiator_t *n, int child); /* FIN of a child; 0: it came before */

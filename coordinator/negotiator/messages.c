@@ -116,6 +116,7 @@ void dp_item_write(dp_writer_t *writer, const dp_item_t *item)
         dp_signature_write(item->other, writer);
         break;
     case DP_ITEM_URGENT:
+    case DP_ITEM_EXPIRED:
         write_ref(writer, item);
         break;
     case DP_ITEM_PARTIAL:
@@ -376,6 +377,7 @@ static void read_fields(dp_reader_t *reader, dp_item_t *item, dp_status_t *statu
         if (*status == DP_OK) *status = read_signature(reader, &item->other);
         break;
     case DP_ITEM_URGENT:
+    case DP_ITEM_EXPIRED:
         read_ref(reader, item);
         break;
     case DP_ITEM_PARTIAL:

@@ -22,6 +22,7 @@
  *     LACKS         ref, u32 rank that has left, signature
  *     CONTEST       as MISMATCH, after READY was sent
  *     URGENT        ref
+ *     EXPIRED       ref                        behind its READY or PARTIAL
  *     PARTIAL       ref [, list], u64 age in ns
  *     JOIN          u32 group, u32 rank
  *     KEEP          u32 rank, u64 position of that rank, ref
@@ -69,6 +70,7 @@ typedef enum dp_item_kind {
     DP_ITEM_JOIN = 9,
     DP_ITEM_LACKS = 10,
     DP_ITEM_CONTEST = 11,
+    DP_ITEM_EXPIRED = 12,
     DP_ITEM_LAUNCH = 16,
     DP_ITEM_FAILURE = 17,
     DP_ITEM_CLOSED = 18,

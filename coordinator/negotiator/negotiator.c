@@ -42,7 +42,7 @@ static dp_status_t init_parts(dp_negotiator_t *n, const dp_negotiator_options_t 
     if (status != DP_OK) return status;
     status = dp_group_views_init(n, links->arity);
     if (status != DP_OK) return status;
-    status = dp_leave_init(n);
+    status = dp_leave_init(n, options->stall_warn_ns, options->finalize_limit_ns);
     if (status != DP_OK) return status;
     status = dp_stall_init(n, options->stall_warn_ns, options->stall_limit_ns);
     return status == DP_OK ? dp_outbox_init(n) : status;
@@ -274,6 +274,7 @@ void dp_negotiator_blame(dp_negotiator_t *n, dp_status_t status, int culprit, co
 void dp_negotiator_tick(dp_negotiator_t *n, uint64_t now_ns)
 {
     if (!is_alive(n, now_ns)) return;
+    dp_own_tick(n);
     dp_stall_tick(n);
     dp_leave_tick(n);
 }
@@ -330,7 +331,8 @@ int dp_negotiator_output(dp_negotiator_t *n, dp_output_t *out)
 uint64_t dp_negotiator_deadline(const dp_negotiator_t *n)
 {
     if (n->is_fatal || n->is_finished) return UINT64_MAX;
-    return dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)), dp_order_deadline(n));
+    return dp_min(dp_min(dp_stall_deadline(n), dp_leave_deadline(n)),
+                  dp_min(dp_order_deadline(n), dp_own_deadline(n)));
 }
 
 dp_status_t dp_negotiator_message(dp_negotiator_t *n, int from, const void *data, size_t bytes,

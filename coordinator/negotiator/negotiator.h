@@ -29,8 +29,9 @@ typedef struct dp_negotiator_options {
     uint64_t hold_ns;       /* root: longest a complete tensor waits while launches are in flight */
     size_t fusion_bytes;    /* root: enough is gathered to launch at once */
     uint64_t stall_warn_ns; /* 0: never */
-    uint64_t stall_limit_ns; /* 0: never */
-    size_t names_kept;       /* names that may come once and be kept; 0: the default */
+    uint64_t stall_limit_ns;    /* 0: never */
+    uint64_t finalize_limit_ns; /* 0: never */
+    size_t names_kept;          /* names that may come once and be kept; 0: the default */
 } dp_negotiator_options_t;
 
 #define DP_GROUP_WORLD 0u          /* uid of the group of all ranks */
@@ -89,7 +90,8 @@ typedef struct dp_submission {
     float last_absmax; /* negative: unknown */
     int32_t priority;  /* the root orders complete tensors by the largest that a rank gives */
     int is_urgent;     /* a thread already waits for it, or the program wants it launched at once */
-    void *request;     /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
+    uint64_t timeout_ns; /* it fails on all ranks where it is not complete then; 0: never */
+    void *request;       /* handed back in LAUNCH or FAIL, exactly once, unless FATAL comes */
 } dp_submission_t;
 
 dp_status_t dp_negotiator_create(const dp_negotiator_options_t *options, dp_negotiator_t **out);

@@ -142,6 +142,11 @@ void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
     }
 }
 
+void dp_order_expired(dp_negotiator_t *n, dp_entry_t *entry, const char *text)
+{
+    order_failure(n, entry, DP_ERR_TIMEOUT, text, entry->making.list, entry->making.list_count);
+}
+
 static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
 {
     char what[DP_ENTRY_TEXT_MAX], rank[DP_RANK_TEXT_MAX], text[DP_ERROR_TEXT_MAX];

@@ -29,6 +29,8 @@ void dp_order_complete(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry);
 void dp_order_conflict(dp_negotiator_t *n, dp_entry_t *entry, const int rank[2],
                        const dp_signature_t *const signature[2]);
+/* Ranks are missing, and the time limit of one that came is over. */
+void dp_order_expired(dp_negotiator_t *n, dp_entry_t *entry, const char *text);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches all that is complete */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
 void dp_order_hurry(dp_negotiator_t *n);       /* a thread waits for one that is held back */

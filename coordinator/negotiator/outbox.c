@@ -302,6 +302,11 @@ static void announce_news(dp_negotiator_t *n, dp_entry_t *entry)
         item->age_ns = n->now_ns - entry->stall.first_ns;
         dp_outbox_up_item(n, item);
     }
+    if (entry->sent.wants_expired && !entry->sent.is_expired && !entry->sent.is_conflict) {
+        entry->sent.is_expired = 1;
+        dp_item_ref(item, DP_ITEM_EXPIRED, entry);
+        dp_outbox_up_item(n, item);
+    }
 }
 
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice)
@@ -325,6 +330,14 @@ void dp_outbox_partial(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (entry->sent.wants_partial) return;
     entry->sent.wants_partial = 1;
+    dp_outbox_news(n, entry);
+}
+
+void dp_outbox_expired(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (!entry->sent.is_announced) dp_outbox_partial(n, entry);
+    if (entry->sent.wants_expired) return;
+    entry->sent.wants_expired = 1;
     dp_outbox_news(n, entry);
 }
 

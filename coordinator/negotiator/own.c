@@ -54,6 +54,13 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
         own.signature = dp_signature_copy(signature);
         if (own.signature == NULL) return DP_ERR_NO_MEMORY;
     }
+    if (submission->timeout_ns > 0) {
+        own.expires_ns = n->now_ns + dp_min(submission->timeout_ns, UINT64_MAX - n->now_ns);
+        if (dp_entry_array_push(&n->own.timed, entry) != DP_OK) {
+            free(own.signature);
+            return DP_ERR_NO_MEMORY;
+        }
+    }
     entry->own = own;
     n->own.pending++;
     if (entry->view != NULL) {
@@ -67,6 +74,8 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
 /* This rank's submission of the tensor was handed back. */
 void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
 {
+    if (entry->own.expires_ns > 0) dp_entry_array_remove(&n->own.timed, entry);
+    entry->own.expires_ns = 0;
     entry->own.is_there = 0;
     free(entry->own.signature);
     entry->own.signature = NULL;
@@ -104,6 +113,29 @@ void dp_own_flush(dp_negotiator_t *n)
     queue->count -= count;
 }
 
+void dp_own_tick(dp_negotiator_t *n)
+{
+    dp_entry_array_t *timed = &n->own.timed;
+
+    for (size_t i = timed->count; i > 0 && !n->is_fatal; i--) {
+        dp_entry_t *entry = timed->entries[i - 1];
+
+        if (n->now_ns < entry->own.expires_ns) continue;
+        dp_entry_array_remove(timed, entry);
+        entry->own.expires_ns = 0;
+        if (entry->part.is_submitted) dp_stall_expire(n, entry);
+    }
+}
+
+uint64_t dp_own_deadline(const dp_negotiator_t *n)
+{
+    uint64_t deadline = UINT64_MAX;
+
+    for (size_t i = 0; i < n->own.timed.count; i++)
+        deadline = dp_min(deadline, n->own.timed.entries[i]->own.expires_ns);
+    return deadline;
+}
+
 void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry)
 {
     if (!entry->own.is_there) return;
@@ -119,9 +151,11 @@ void dp_own_count(dp_negotiator_t *n, int change)
 void dp_own_forget(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     dp_entry_array_remove(&n->own.queue, entry);
+    dp_entry_array_remove(&n->own.timed, entry);
 }
 
 void dp_own_fini(dp_negotiator_t *n)
 {
     free(n->own.queue.entries);
+    free(n->own.timed.entries);
 }

@@ -10,6 +10,7 @@
 typedef struct dp_own {
     size_t pending;         /* requests of this rank not handed back */
     dp_entry_array_t queue; /* entries whose submission has to arrive once more */
+    dp_entry_array_t timed; /* entries whose submission has a time limit that is not over */
 } dp_own_t;
 
 /* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
@@ -20,6 +21,8 @@ void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry);   /* what this rank has 
 void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry); /* a thread waits for it */
 void dp_own_count(dp_negotiator_t *n, int change);         /* a join begins (1), or ends (-1) */
 void dp_own_forget(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
+void dp_own_tick(dp_negotiator_t *n);                            /* time limits that are over */
+uint64_t dp_own_deadline(const dp_negotiator_t *n);
 void dp_own_fini(dp_negotiator_t *n);
 
 #endif

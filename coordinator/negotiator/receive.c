@@ -235,6 +235,21 @@ static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_ite
     if (entry != NULL && !is_stale(entry, child, position)) dp_agree_urgent(n, entry);
 }
 
+/* A rank's time limit for a tensor is over. Its READY or PARTIAL came before, so an entry that is
+ * not there, or knows nothing of this child, has ended since. */
+static void receive_expired(dp_negotiator_t *n, int child, const dp_item_t *item, uint64_t position)
+{
+    const dp_key_t key = {item->group, item->root, item->peer, item->name};
+    dp_entry_t *entry = item->id != DP_ID_NONE ? dp_table_by_id(&n->table, item->id)
+                                               : dp_table_find(&n->table, &key);
+
+    if (entry == NULL || is_stale(entry, child, position)) return;
+    if (entry->view == NULL && !dp_bit_get(entry->heard, child) &&
+        !dp_contest_is_partial(entry, child))
+        return;
+    dp_stall_expire(n, entry);
+}
+
 static void receive_fin(dp_negotiator_t *n, int from, int child)
 {
     if (!dp_leave_fin(n, child)) dp_fatal_protocol(n, from, "it finalized twice");
@@ -288,6 +303,9 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
         break;
     case DP_ITEM_PARTIAL:
         receive_partial(n, from, child, item, position);
+        break;
+    case DP_ITEM_EXPIRED:
+        receive_expired(n, child, item, position);
         break;
     case DP_ITEM_JOIN:
         receive_join(n, from, child, item);

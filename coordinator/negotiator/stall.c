@@ -10,6 +10,9 @@
  * have answered or its patience ends. The report goes to the ranks of the group, and the root logs
  * it. In a job without stalls no message of this file is ever sent.
  *
+ * A rank may also set a time limit for a tensor. When it is over, the rank says EXPIRED, at once
+ * behind its READY or PARTIAL; the root asks WHO as above and fails the tensor on all its ranks.
+ *
  * Called on the thread that drives the negotiator: by agree.c, which has a tensor watched while it
  * waits, by negotiator.c when time has passed and to send what is due, by follow.c for WHO, and
  * by receive.c for MISSING.
@@ -61,6 +64,7 @@ void dp_stall_fini(dp_negotiator_t *n)
     for (size_t i = 0; i < n->table.entry_count; i++)
         n->table.entries[i]->stall.list = DP_ENTRY_UNLISTED;
     free(n->stall.asked);
+    free(n->stall.expired.entries);
 }
 
 /* ---- Lists, oldest first -------------------------------------------------------------------- */
@@ -149,6 +153,20 @@ void dp_stall_forget(dp_negotiator_t *n, const dp_entry_t *entry)
 
     dp_stall_unwatch(n, going, 0);
     if (stall->is_asking && stall->subject == entry) stall->is_asking = 0;
+    dp_entry_array_remove(&stall->expired, entry);
+}
+
+void dp_stall_expire(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (!entry->is_pending || entry->arrived.is_mismatched || n->is_fatal) return;
+    if (!dp_is_root(n)) {
+        dp_outbox_expired(n, entry);
+        return;
+    }
+    if (entry->arrived.is_complete || entry->stall.is_expired) return;
+    dp_entry_array_remove(&n->stall.expired, entry); /* of an occurrence that has ended */
+    if (dp_entry_array_push(&n->stall.expired, entry) != DP_OK) dp_fatal_memory(n);
+    entry->stall.is_expired = 1;
 }
 
 /* ---- The question --------------------------------------------------------------------------- */
@@ -306,13 +324,19 @@ static void report_stall(dp_negotiator_t *n)
     char text[DP_ERROR_TEXT_MAX], what[DP_ENTRY_TEXT_MAX], ready[64];
     uint32_t ranks = dp_entry_ranks(entry), missing = dp_min(found->count, ranks);
 
-    snprintf(text, sizeof(text), "stalled %.1f s: %.*s", seconds_since(n, entry->stall.first_ns),
-             NAME_IN_TEXT, dp_entry_text(entry, what));
-    append_others(n, text, sizeof(text));
+    snprintf(text, sizeof(text), "%s %.1f s: %.*s", stall->is_expiry ? "given up after" : "stalled",
+             seconds_since(n, entry->stall.first_ns), NAME_IN_TEXT, dp_entry_text(entry, what));
+    if (!stall->is_expiry) append_others(n, text, sizeof(text));
     snprintf(ready, sizeof(ready), ": ready on %" PRIu32 " of %" PRIu32 " ranks; missing ",
              ranks - missing, ranks);
     append_text(text, sizeof(text), ready);
     append_missing(n, found, text, sizeof(text));
+    if (stall->is_expiry) {
+        entry->stall.is_expired = 0;
+        /* Or else all of them have submitted meanwhile: their READY is on its way here. */
+        if (found->count > 0) dp_order_expired(n, entry, text);
+        return;
+    }
     if (stall->is_final) {
         dp_fatal(n, DP_ERR_STALLED, found->named > 0 ? found->ranks[0].rank : -1, -1, text);
         return;
@@ -325,11 +349,47 @@ static void report_stall(dp_negotiator_t *n)
     warn_group(n, entry, text);
 }
 
+/* Root: the first whose time limit is over and that is still pending; NULL: none. */
+static dp_entry_t *first_expired(dp_negotiator_t *n)
+{
+    dp_entry_array_t *expired = &n->stall.expired;
+
+    while (expired->count > 0) {
+        dp_entry_t *entry = expired->entries[0];
+
+        if (entry->is_pending && entry->stall.is_expired && !entry->arrived.is_complete &&
+            !entry->arrived.is_mismatched)
+            return entry;
+        dp_entry_array_remove(expired, entry);
+    }
+    return NULL;
+}
+
+/* Root: is it time to ask, or to ask again? */
+static void consider_report(dp_negotiator_t *n)
+{
+    dp_stall_t *stall = &n->stall;
+    dp_entry_t *entry;
+
+    if (stall->is_asking) return;
+    entry = first_expired(n);
+    stall->is_expiry = entry != NULL;
+    if (entry == NULL) entry = stall->stalled_oldest;
+    if (entry == NULL) return;
+    stall->is_final =
+        n->stall.limit_ns > 0 && n->now_ns >= later(entry->stall.first_ns, n->stall.limit_ns);
+    if (stall->is_expiry || stall->is_final ||
+        (n->stall.warn_ns > 0 && n->now_ns >= stall->next_report_ns))
+        begin_question(n, entry, stall->round + 1, PATIENCE_MS);
+}
+
 void dp_stall_flush(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
 
-    if (!stall->is_asking || n->is_fatal) return;
+    if (n->is_fatal) return;
+    if (stall->expired.count > 0) consider_report(n);
+    if (!stall->is_asking) return;
     if (stall->is_unsent) ask_children(n);
     if (stall->waiting > 0 || n->is_fatal) return;
     stall->is_asking = 0;
@@ -346,25 +406,11 @@ void dp_stall_flush(dp_negotiator_t *n)
 
 /* ---- Time ----------------------------------------------------------------------------------- */
 
-/* Root: is it time to ask again? */
-static void consider_report(dp_negotiator_t *n)
-{
-    dp_stall_t *stall = &n->stall;
-    dp_entry_t *entry = stall->stalled_oldest;
-
-    if (entry == NULL || stall->is_asking) return;
-    stall->is_final =
-        n->stall.limit_ns > 0 && n->now_ns >= later(entry->stall.first_ns, n->stall.limit_ns);
-    if (stall->is_final || (n->stall.warn_ns > 0 && n->now_ns >= stall->next_report_ns))
-        begin_question(n, entry, stall->round + 1, PATIENCE_MS);
-}
-
 void dp_stall_tick(dp_negotiator_t *n)
 {
     dp_stall_t *stall = &n->stall;
     uint64_t threshold = threshold_ns(n);
 
-    if (threshold == 0) return;
     while (stall->fresh_oldest != NULL &&
            n->now_ns >= later(stall->fresh_oldest->stall.first_ns, threshold)) {
         make_overdue(n, stall->fresh_oldest);
@@ -382,6 +428,7 @@ uint64_t dp_stall_deadline(const dp_negotiator_t *n)
     if (stall->fresh_oldest != NULL)
         deadline = dp_min(deadline, later(stall->fresh_oldest->stall.first_ns, threshold_ns(n)));
     if (stall->is_asking) return dp_min(deadline, stall->patience_until_ns);
+    if (stall->expired.count > 0) return n->now_ns;
     if (!dp_is_root(n) || stall->stalled_oldest == NULL) return deadline;
     if (n->stall.warn_ns > 0) deadline = dp_min(deadline, stall->next_report_ns);
     if (n->stall.limit_ns > 0) {

@@ -25,6 +25,8 @@ typedef struct dp_stall {
     dp_missing_t found;
     /* root */
     uint64_t next_report_ns, interval_ns;
+    dp_entry_array_t expired; /* some have ended since */
+    int is_expiry;            /* the answer fails the subject */
 } dp_stall_t;
 
 dp_status_t dp_stall_init(dp_negotiator_t *n, uint64_t warn_ns, uint64_t limit_ns);
@@ -35,6 +37,9 @@ void dp_stall_watch(dp_negotiator_t *n, dp_entry_t *entry, uint64_t first_ns);
 void dp_stall_unwatch(dp_negotiator_t *n, dp_entry_t *entry, int is_complete);
 void dp_stall_who(dp_negotiator_t *n, const dp_item_t *item, dp_entry_t *entry);
 void dp_stall_missing(dp_negotiator_t *n, int child, const dp_item_t *item);
+/* The time limit is over that a rank gave to the pending occurrence: the root fails it, with the
+ * ranks that are missing in the text. */
+void dp_stall_expire(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_stall_forget(dp_negotiator_t *n, const dp_entry_t *entry); /* it is going */
 void dp_stall_tick(dp_negotiator_t *n);
 void dp_stall_flush(dp_negotiator_t *n); /* questions down, the answer up */

@@ -379,6 +379,7 @@ void dp_entry_clear(dp_entry_t *entry, size_t bit_words)
     entry->sent = (dp_sent_t){.has_news = has_news};
     entry->stall.first_ns = 0;
     entry->stall.was_warned = 0;
+    entry->stall.is_expired = 0;
     entry->making.list = NULL;
     entry->making.list_count = 0;
     memset(entry->heard, 0, bit_words * sizeof(uint64_t));

@@ -47,6 +47,7 @@ typedef struct dp_submitted {
     float absmax;
     int32_t priority;
     uint64_t since_ns;
+    uint64_t expires_ns; /* 0: never */
 } dp_submitted_t;
 
 /* The arrivals of all branches in the pending occurrence, merged. agree.c */
@@ -73,6 +74,7 @@ typedef struct dp_sent {
     int is_conflict;
     int is_urgent;
     int wants_partial, is_partial;
+    int wants_expired, is_expired;
 } dp_sent_t;
 
 /* How earlier occurrences ended. agree.c */
@@ -102,6 +104,7 @@ typedef enum dp_entry_list { DP_ENTRY_UNLISTED, DP_ENTRY_FRESH, DP_ENTRY_STALLED
 typedef struct dp_entry_stall {
     uint64_t first_ns; /* when it became pending */
     int was_warned;    /* root: a stall report was about it */
+    int is_expired;    /* root: a rank's time limit for it is over */
     dp_entry_list_t list;
     struct dp_entry *older, *newer;
 } dp_entry_stall_t;

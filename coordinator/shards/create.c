@@ -220,7 +220,7 @@ static dp_status_t compare_shards(dp_shards_t *shards, const dp_shard_unit_t *un
         if (among[i] == NULL) continue;
         if (own != NULL) own[0] = hash_options(&shards->options, other_size[i], place[i]);
         found = dp_lists_compare(among[i], shards->list_name, own, shards->count + 1, status,
-                                 &difference);
+                                 shards->options.timeout, &difference);
         if (status == DP_OK && found != DP_OK) status = tell_difference(shards, found, &difference);
     }
     free(own);

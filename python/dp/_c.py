@@ -59,7 +59,7 @@ class InitOptions(Sized):
 
 
 class GroupOptions(Sized):
-    _fields_ = [("size", c_size_t), ("order", c_int)]
+    _fields_ = [("size", c_size_t), ("order", c_int), ("timeout", c_double)]
 
 
 class Gradient(Structure):
@@ -71,7 +71,7 @@ class GradientsOptions(Sized):
     _fields_ = [("size", c_size_t), ("group", c_void_p), ("prefix", c_char_p), ("wire", c_int),
                 ("accumulation_steps", c_int), ("clip_norm", c_double),
                 ("initial_loss_scale", c_double), ("growth_interval", c_int), ("hysteresis", c_int),
-                ("zero_unready", c_int)]
+                ("zero_unready", c_int), ("timeout", c_double)]
 
 
 class GradientsResult(Sized):
@@ -83,7 +83,7 @@ class Options(Sized):
     _fields_ = [("size", c_size_t), ("reduce", c_int), ("wire", c_int), ("prescale", c_double),
                 ("postscale", c_double), ("count_joined", c_int), ("launch_now", c_int),
                 ("stream", c_void_p), ("tag", c_uint64), ("cookie", c_uint64), ("output", OUTPUT),
-                ("user", c_void_p), ("priority", c_int)]
+                ("user", c_void_p), ("priority", c_int), ("timeout", c_double)]
 
 
 class Tensor(Structure):
@@ -176,6 +176,7 @@ FUNCTIONS: dict[str, tuple] = {
     "dp_group_size": (c_int, [_P]),
     "dp_group_world_rank": (c_int, [_P, c_int]),
     "dp_group_name": (_S, [_P]),
+    "dp_group_order": (c_int, [_P]),
     "dp_alloc": (c_int, [_P, _N, POINTER(_P)]),
     "dp_free": (c_int, [_P, _P]),
     "dp_register": (c_int, [_P, _P, _N]),

@@ -91,6 +91,8 @@ static const setting_t table[] = {
          "When the ranks a tensor waits for are named; 0: never."),
     TIME("STALL_LIMIT", "10min", stall_limit_ns, PLAN, 0, 168 * HOUR,
          "When the job fails because a tensor waits for a rank; 0: never."),
+    TIME("FINALIZE_LIMIT", "0", finalize_limit_ns, PLAN, 0, 168 * HOUR,
+         "When the job fails because a rank does not come to dp_finalize(), as others have; 0: never."),
     TIME("HEARTBEAT", "100ms", heartbeat_ns, PLAN, MS, 60 * SECOND,
          "Between signs of life of neighbours in the tree."),
     TIME("PEER_TIMEOUT", "2500ms", peer_timeout_ns, PLAN, 0, HOUR,

@@ -44,18 +44,19 @@ typedef enum dp_config_node { DP_CONFIG_NODE_MEMORY, DP_CONFIG_NODE_UCX } dp_con
 typedef struct dp_config {
     /* PLAN in the table: they decide what every rank launches, so rank 0's values hold for all.
      * The handshake copies them (dp_config_write_plan()). */
-    size_t fusion_bytes;      /* FUSION_BYTES: largest fused buffer */
-    int fusion_buffers;       /* FUSION_BUFFERS: fused buffers in flight */
-    uint64_t hold_ns;         /* FUSION_HOLD: longest the root holds a launch back to fuse more */
-    dp_wire_t wire;           /* WIRE: what fp32 reductions become between nodes */
-    int order;                /* ORDER: dp_config_order_t */
-    int tree_arity;           /* TREE_ARITY: children of a rank in the negotiation tree */
-    int check;                /* CHECK: checksum buffers in flight, compare parameters */
-    int check_replicas;       /* CHECK_REPLICAS: read by the front end for PyTorch */
-    int shared_weights;       /* SHARED_WEIGHTS: one copy of sharded weights for a node's ranks */
-    uint64_t stall_warn_ns;   /* STALL_WARN: when missing ranks are named; 0: never */
-    uint64_t stall_limit_ns;  /* STALL_LIMIT: when the job fails with that text; 0: never */
-    uint64_t heartbeat_ns;    /* HEARTBEAT: between signs of life on an edge of the tree */
+    size_t fusion_bytes;        /* FUSION_BYTES: largest fused buffer */
+    int fusion_buffers;         /* FUSION_BUFFERS: fused buffers in flight */
+    uint64_t hold_ns;           /* FUSION_HOLD: longest the root holds a launch back to fuse more */
+    dp_wire_t wire;             /* WIRE: what fp32 reductions become between nodes */
+    int order;                  /* ORDER: dp_config_order_t */
+    int tree_arity;             /* TREE_ARITY: children of a rank in the negotiation tree */
+    int check;                  /* CHECK: checksum buffers in flight, compare parameters */
+    int check_replicas;         /* CHECK_REPLICAS: read by the front end for PyTorch */
+    int shared_weights;         /* SHARED_WEIGHTS: one copy of sharded weights for a node's ranks */
+    uint64_t stall_warn_ns;     /* STALL_WARN: when missing ranks are named; 0: never */
+    uint64_t stall_limit_ns;    /* STALL_LIMIT: when the job fails with that text; 0: never */
+    uint64_t finalize_limit_ns; /* FINALIZE_LIMIT: likewise of a rank that does not finalize */
+    uint64_t heartbeat_ns;      /* HEARTBEAT: between signs of life on an edge of the tree */
     uint64_t peer_timeout_ns; /* PEER_TIMEOUT: silence after which a neighbour is dead; 0: never */
     int node_transport;       /* NODE_TRANSPORT: dp_config_node_t */
     /* This rank's own. */

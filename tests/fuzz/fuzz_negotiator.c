@@ -168,7 +168,7 @@ static void live(dp_negotiator_t *negotiator, const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const char *const hosts[RANKS] = {"a", "b", "c"};
-    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 2};
+    dp_negotiator_options_t options = {1, RANKS, NULL, NULL, 0, 1 << 20, 1000000000, 0, 0, 2};
     dp_negotiator_t *negotiator = NULL;
     dp_topology_t topology;
     dp_tree_links_t links;
@@ -198,6 +198,7 @@ static const seed_t seeds[] = {
     {DP_ITEM_READY, FROM_CHILD, 0, DP_FLAG_SIGNATURE | DP_FLAG_PRIORITY, 0},
     {DP_ITEM_MISMATCH, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_URGENT, FROM_CHILD, 0, 0, 0},
+    {DP_ITEM_EXPIRED, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_PARTIAL, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_KEEP, FROM_CHILD, 0, 0, 0},
     {DP_ITEM_LEFT, FROM_CHILD, 0, 0, 0},

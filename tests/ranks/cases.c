@@ -18,6 +18,7 @@ const rank_case_t rank_cases[] = {
     {"handles", case_handles, 1, DP_OK, 0},
     {"deadlines", case_deadlines, 1, DP_OK, 0},
     {"deadlines_kept", case_deadlines_kept, 1, DP_OK, 0},
+    {"time_limits", case_time_limits, 2, DP_OK, 0},
     {"misuse", case_misuse, 1, DP_OK, 0},
     {"arguments", case_arguments, 1, DP_OK, 0},
     {"mismatch", case_mismatch, 2, DP_OK, 0},

@@ -2,6 +2,7 @@
  * cases_deadlines.c - waits with a deadline: the waiting thread carries out small operations, and
  * leaves them at any moment without harm to them.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,6 +123,85 @@ int case_deadlines_kept(dp_context_t *dp)
         EXPECT_STATUS(dp, status, DP_OK);
         EXPECT(dp, value == (float)dp_size(dp), "%g", (double)value);
         EXPECT(dp, !is_slow || dp_rank(dp) != 0 || took < 0.0, "rank 1 was not late");
+    }
+    return 0;
+}
+
+/* One of the calls that can be given a time limit; what it makes is destroyed. */
+static dp_status_t make_in_time(dp_context_t *dp, int place, double timeout)
+{
+    float gradient[4] = {0};
+    const dp_gradient_t tensor = {"g", NULL, gradient, 4, DP_F32};
+    const dp_shard_unit_t unit = {.name = "u", .count = 9};
+    const int dims[1] = {dp_size(dp)};
+    const char *const names[1] = {"axis"};
+    dp_gradients_options_t gradients_options = DP_GRADIENTS_OPTIONS_INIT;
+    dp_shards_options_t shards_options = DP_SHARDS_OPTIONS_INIT;
+    dp_group_options_t group_options = DP_GROUP_OPTIONS_INIT;
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_gradients_t *gradients = NULL;
+    dp_shards_t *shards = NULL;
+    dp_handle_t *handle;
+    dp_group_t *group = NULL;
+    int ranks[64];
+    dp_status_t status;
+
+    for (int i = 0; i < dp_size(dp); i++)
+        ranks[i] = i;
+    gradients_options.timeout = shards_options.timeout = timeout;
+    group_options.timeout = options.timeout = timeout;
+    switch (place) {
+    case 0:
+        status = dp_group_create(dp, "all", ranks, (size_t)dp_size(dp), &group_options, &group);
+        break;
+    case 1:
+        status = dp_group_split(dp_world(dp), "half", 1, 0, &group_options, &group);
+        break;
+    case 2:
+        status = dp_mesh_create(dp, dims, 1, names, &group_options, &group);
+        break;
+    case 3:
+        status = dp_barrier(dp_world(dp), "barrier", &options, &handle);
+        return status == DP_OK ? dp_wait(handle, 60.0, NULL) : status;
+    case 4:
+        status = dp_gradients_create(dp, &tensor, 1, &gradients_options, &gradients);
+        dp_gradients_destroy(gradients);
+        return status;
+    default:
+        status = dp_shards_create(dp, &unit, 1, &shards_options, &shards);
+        dp_shards_destroy(shards);
+        return status;
+    }
+    if (status != DP_OK) return status;
+    return dp_group_order(group) == DP_ORDER_NEGOTIATED ? dp_group_destroy(group) : DP_ERR_ORDER;
+}
+
+static int meet(dp_context_t *dp)
+{
+    dp_handle_t *handle;
+
+    EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "given up", NULL, &handle), DP_OK);
+    EXPECT_STATUS(dp, dp_wait(handle, 60.0, NULL), DP_OK);
+    return 0;
+}
+
+/* The last rank comes when the others have given up: it is told so, and the next time all is well.
+ */
+int case_time_limits(dp_context_t *dp)
+{
+    const int last = dp_size(dp) - 1;
+    char missing[32];
+
+    snprintf(missing, sizeof(missing), "missing rank %d ", last);
+    EXPECT_STATUS(dp, make_in_time(dp, 0, -1.0), DP_ERR_INVALID);
+    EXPECT_STATUS(dp, make_in_time(dp, 3, (double)NAN), DP_ERR_INVALID);
+    for (int place = 0; place < 6; place++) {
+        if (dp_rank(dp) == last && meet(dp) != 0) return 1;
+        EXPECT_STATUS(dp, make_in_time(dp, place, 0.1), DP_ERR_TIMEOUT);
+        EXPECT_TEXT(dp, dp_error_text(dp), missing);
+        if (dp_rank(dp) != last && meet(dp) != 0) return 1;
+        EXPECT_STATUS(dp, dp_async_error(dp), DP_OK);
+        EXPECT_STATUS(dp, make_in_time(dp, place, 30.0), DP_OK);
     }
     return 0;
 }

@@ -153,6 +153,7 @@ int case_program_tags(dp_context_t *dp);
 int case_completions(dp_context_t *dp);
 int case_deadlines(dp_context_t *dp);
 int case_deadlines_kept(dp_context_t *dp);
+int case_time_limits(dp_context_t *dp);
 int case_outputs(dp_context_t *dp);
 int case_outputs_arguments(dp_context_t *dp);
 int case_outputs_none(dp_context_t *dp);

@@ -130,6 +130,7 @@ static void init_rank(world_t *world, int rank)
                                           options->fusion_bytes,
                                           options->stall_warn_ns,
                                           options->stall_limit_ns,
+                                          options->finalize_limit_ns,
                                           options->names_kept};
 
     if (dp_tree_links_init(&self->links, &world->topology, options->arity, rank) != DP_OK ||
@@ -396,6 +397,7 @@ void world_submit(world_t *world, int rank, int tensor, uint64_t count, int is_u
                                    .last_absmax = absmax,
                                    .priority = self->priority,
                                    .is_urgent = is_urgent,
+                                   .timeout_ns = world->options.timeout_ns,
                                    .request = request};
     if (!is_create && !self->alive[kind.group])
         world_violation(world, "the test submits to a group that is not made");

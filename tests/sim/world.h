@@ -106,7 +106,8 @@ typedef struct world_options {
     int group_count;             /* 0: only the world */
     const world_group_t *groups; /* [group_count]; the first is not read */
     const world_tensor_t *kinds; /* [tensors]; NULL: reductions over the world */
-    uint64_t hold_ns, stall_warn_ns, stall_limit_ns;
+    uint64_t hold_ns, stall_warn_ns, stall_limit_ns, finalize_limit_ns;
+    uint64_t timeout_ns; /* of each submission; 0: none */
     size_t fusion_bytes;
     size_t names_kept;
     int checks_priorities; /* nothing but flushes orders launches: no joins */

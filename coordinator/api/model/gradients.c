@@ -128,7 +128,7 @@ static dp_status_t compare_lists(dp_gradients_t *gradients)
             kind, sizeof(kind), dp_kernel_hash(parameter->name, strlen(parameter->name), 1));
     }
     status = dp_lists_compare(gradients->group, gradients->list_name, gradients->hashes,
-                              gradients->count, DP_OK, &difference);
+                              gradients->count, DP_OK, gradients->options.timeout, &difference);
     if (status == DP_OK || difference.rank < 0) return status;
     if (difference.place == SIZE_MAX) {
         return dp_context_error(

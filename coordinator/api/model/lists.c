@@ -9,23 +9,32 @@
 #include "coordinator/api/context/context.h"
 #include "coordinator/api/context/texts.h"
 
+static dp_status_t gather_in_time(dp_group_t *group, const char *name, const uint64_t *own,
+                                  uint64_t *all, size_t count, double timeout)
+{
+    dp_options_t options = DP_OPTIONS_INIT;
+    dp_handle_t *handle;
+    dp_status_t status;
+
+    options.timeout = timeout;
+    status = dp_allgather(group, name, own, all, count, DP_U64, &options, &handle);
+    return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
+}
+
 dp_status_t dp_lists_allgather(dp_group_t *group, const char *name, const uint64_t *own,
                                uint64_t *all, size_t count)
 {
-    dp_handle_t *handle;
-    dp_status_t status = dp_allgather(group, name, own, all, count, DP_U64, NULL, &handle);
-
-    return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
+    return gather_in_time(group, name, own, all, count, 0.0);
 }
 
 /* all: [size of the group][2], length and status of each rank. */
 static dp_status_t compare_lengths(dp_group_t *group, const char *name, size_t count,
-                                   dp_status_t failed, uint64_t *all,
+                                   dp_status_t failed, double timeout, uint64_t *all,
                                    dp_list_difference_t *difference)
 {
     const uint64_t own[2] = {count, (uint64_t)failed};
     const int size = dp_group_size(group);
-    dp_status_t status = dp_lists_allgather(group, name, own, all, 2);
+    dp_status_t status = gather_in_time(group, name, own, all, 2, timeout);
 
     if (status != DP_OK) return status;
     for (int rank = 0; rank < size; rank++) {
@@ -47,7 +56,7 @@ static dp_status_t compare_lengths(dp_group_t *group, const char *name, size_t c
 }
 
 dp_status_t dp_lists_compare(dp_group_t *group, const char *name, const uint64_t *own, size_t count,
-                             dp_status_t failed, dp_list_difference_t *difference)
+                             dp_status_t failed, double timeout, dp_list_difference_t *difference)
 {
     const size_t size = (size_t)dp_group_size(group);
     uint64_t *all = calloc(size * (count < 2 ? 2 : count), sizeof(*all));
@@ -58,7 +67,7 @@ dp_status_t dp_lists_compare(dp_group_t *group, const char *name, const uint64_t
         return dp_context_error(group->context, DP_ERR_NO_MEMORY,
                                 "%s: no memory for the lists of %zu ranks", name, size);
     }
-    status = compare_lengths(group, name, count, failed, all, difference);
+    status = compare_lengths(group, name, count, failed, timeout, all, difference);
     if (status == DP_OK) status = dp_lists_allgather(group, name, own, all, count);
     for (size_t i = 0; status == DP_OK && i < size * count; i++) {
         if (all[i] == own[i % count]) continue;

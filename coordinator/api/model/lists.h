@@ -28,12 +28,13 @@ typedef struct dp_list_difference {
 /*
  * Compares the lists own[count] of all ranks.
  *
+ * @param timeout seconds for all ranks to come, as in dp_options_t
  * @param failed DP_OK, or why this rank cannot go on: then no list is compared
  * @return DP_OK: equal on all ranks. DP_ERR_MISMATCH: difference says where. `failed` of the first
  *         rank that has one: difference names it. Else the failure of an operation, without a
  *         difference
  */
 dp_status_t dp_lists_compare(dp_group_t *group, const char *name, const uint64_t *own, size_t count,
-                             dp_status_t failed, dp_list_difference_t *difference);
+                             dp_status_t failed, double timeout, dp_list_difference_t *difference);
 
 #endif

@@ -187,6 +187,17 @@ static dp_status_t check_options(dp_group_t *group, const dp_submit_t *what)
         return dp_submit_error(group, what, DP_ERR_INVALID, "launch_now is %d, it is 0 or 1",
                                options->launch_now);
     }
+    if (!(options->timeout >= 0.0)) {
+        return dp_submit_error(group, what, DP_ERR_INVALID, "timeout is %g s, at least 0 is needed",
+                               options->timeout);
+    }
+    if (options->timeout > 0.0 && dp_group_is_ordered(group) &&
+        dp_program_kind(what->collective) == DP_PROGRAM_ORDERED) {
+        return dp_submit_error(group, what, DP_ERR_UNSUPPORTED,
+                               "order=program: ranks do not ask each other, so a timeout of %g s "
+                               "cannot end it; DP_STALL_LIMIT ends the world",
+                               options->timeout);
+    }
     return DP_OK;
 }
 

@@ -414,6 +414,11 @@ static dp_status_t prepare_operation(dp_group_t *group, dp_submit_t *what, dp_op
     return dp_staging_begin(group, what, staged, stage);
 }
 
+static uint64_t limit_ns(double seconds)
+{
+    return seconds > 1e9 ? 0 : (uint64_t)(seconds * 1e9);
+}
+
 /* Describes a new request to the coordinator and the timeline. Lock held. */
 static void describe_request(dp_handle_t *request, const dp_submit_t *what,
                              dp_trace_record_t *record)
@@ -435,6 +440,7 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
                                                  .last_absmax = request->name_state->last_absmax,
                                                  .priority = what->options->priority,
                                                  .is_urgent = what->options->launch_now,
+                                                 .timeout_ns = limit_ns(what->options->timeout),
                                                  .request = request};
     if (dp_group_is_ordered(request->group) &&
         dp_program_kind(what->collective) == DP_PROGRAM_ORDERED)

@@ -96,8 +96,8 @@ static dp_status_t check_group_ranks(dp_context_t *context, const char *name, in
 }
 
 /* Makes options this library's version, with no default left in it. */
-static dp_status_t read_group_options(dp_context_t *context, const char *name,
-                                      const dp_group_options_t *given, dp_group_options_t *out)
+dp_status_t dp_group_read_options(dp_context_t *context, const char *name,
+                                  const dp_group_options_t *given, dp_group_options_t *out)
 {
     dp_error_t error;
     dp_status_t status = DP_OK;
@@ -110,13 +110,19 @@ static dp_status_t read_group_options(dp_context_t *context, const char *name,
         return dp_context_error(context, DP_ERR_INVALID, "group %s: there is no order %d", name,
                                 (int)out->order);
     }
+    if (!(out->timeout >= 0.0)) {
+        return dp_context_error(context, DP_ERR_INVALID,
+                                "group %s: timeout is %g s, at least 0 is needed", name,
+                                out->timeout);
+    }
     if (out->order == DP_ORDER_DEFAULT) out->order = context->world.order;
     return DP_OK;
 }
 
 /* Submits the creation and waits for it. */
-static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
+static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group, double timeout)
 {
+    dp_options_t options = DP_OPTIONS_INIT;
     const int lowest = group->ascending != NULL ? group->ascending[0] : group->members[0];
     char entry[DP_GROUP_NAME_MAX + 32];
     dp_handle_t *handle;
@@ -124,12 +130,14 @@ static dp_status_t submit_creation(dp_context_t *context, dp_group_t *group)
 
     /* Groups that are created at the same time may share a name where they are disjoint: the lowest
      * rank of each tells them apart. */
+    options.timeout = timeout;
     snprintf(entry, sizeof(entry), "%s (from rank %d)", group->name, lowest);
     status = dp_submit(&context->forming,
                        &(dp_submit_t){.collective = DP_COLLECTIVE_GROUP_CREATE,
                                       .name = entry,
                                       .root = -1,
                                       .peer = -1,
+                                      .options = &options,
                                       .new_group = group},
                        &handle);
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
@@ -153,8 +161,9 @@ static void drop_failed_group(dp_group_t *group)
 /* members: taken, and checked; ascending: likewise, NULL where members is. The group is in the
  * context's list before it is submitted, so that dp_finalize() frees it however its creation ends.
  */
-static dp_status_t create_group(dp_context_t *context, const char *name, dp_order_t order,
-                                int *members, int *ascending, size_t count, dp_group_t **out)
+static dp_status_t create_group(dp_context_t *context, const char *name,
+                                const dp_group_options_t *options, int *members, int *ascending,
+                                size_t count, dp_group_t **out)
 {
     dp_group_t *group = calloc(1, sizeof(*group));
     dp_status_t status;
@@ -165,7 +174,7 @@ static dp_status_t create_group(dp_context_t *context, const char *name, dp_orde
         return dp_context_error(context, DP_ERR_NO_MEMORY, "group %s: no memory", name);
     }
     group->context = context;
-    group->order = order;
+    group->order = options->order;
     group->ascending = ascending;
     group->members = members;
     group->size = (int)count;
@@ -179,8 +188,8 @@ static dp_status_t create_group(dp_context_t *context, const char *name, dp_orde
     group->next = context->groups;
     context->groups = group;
     pthread_mutex_unlock(&context->lock);
-    status = submit_creation(context, group);
-    if (status == DP_OK && order == DP_ORDER_PROGRAM) status = dp_order_group(group);
+    status = submit_creation(context, group, options->timeout);
+    if (status == DP_OK && options->order == DP_ORDER_PROGRAM) status = dp_order_group(group);
     if (status == DP_OK) {
         *out = group;
     } else if (group->about.uid == DP_GROUP_UNBORN) {
@@ -205,7 +214,7 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
                                 group == NULL ? "the result's place is NULL; " : "", count,
                                 (const void *)ranks, context->size);
     }
-    status = read_group_options(context, name, options, &read);
+    status = dp_group_read_options(context, name, options, &read);
     if (status != DP_OK) return status;
     members = calloc(count, sizeof(*members));
     if (members == NULL)
@@ -218,7 +227,7 @@ dp_status_t dp_group_create(dp_context_t *context, const char *name, const int *
         if (status == DP_OK) *group = NULL;
         return status;
     }
-    return create_group(context, name, read.order, members, NULL, count, group);
+    return create_group(context, name, &read, members, NULL, count, group);
 }
 
 /* ---- Splitting ------------------------------------------------------------------------------ */
@@ -231,14 +240,16 @@ typedef struct dp_split {
 } dp_split_t;
 
 static dp_status_t gather_splits(dp_group_t *parent, const char *name, dp_split_t own,
-                                 dp_split_t *all)
+                                 double timeout, dp_split_t *all)
 {
+    dp_options_t options = DP_OPTIONS_INIT;
     char tensor[DP_GROUP_NAME_MAX + 16];
     dp_handle_t *handle;
     dp_status_t status;
 
     snprintf(tensor, sizeof(tensor), "split %s", name);
-    status = dp_allgather(parent, tensor, &own, all, 2, DP_I64, NULL, &handle);
+    options.timeout = timeout;
+    status = dp_allgather(parent, tensor, &own, all, 2, DP_I64, &options, &handle);
     return status == DP_OK ? dp_wait(handle, -1.0, NULL) : status;
 }
 
@@ -275,7 +286,7 @@ static size_t list_members(const dp_group_t *parent, const dp_split_t *all, int6
 }
 
 static dp_status_t split_group(dp_group_t *parent, const char *name, dp_split_t own,
-                               dp_order_t order, dp_group_t **group)
+                               const dp_group_options_t *options, dp_group_t **group)
 {
     const size_t size = (size_t)parent->size;
     dp_split_t *all = calloc(size, sizeof(*all));
@@ -285,7 +296,7 @@ static dp_status_t split_group(dp_group_t *parent, const char *name, dp_split_t 
     size_t count = 0;
 
     if (all != NULL && found != NULL && members != NULL && ascending != NULL) {
-        status = gather_splits(parent, name, own, all);
+        status = gather_splits(parent, name, own, options->timeout, all);
         if (status == DP_OK)
             count = list_members(parent, all, own.color, found, members, ascending);
     } else {
@@ -298,7 +309,7 @@ static dp_status_t split_group(dp_group_t *parent, const char *name, dp_split_t 
             free(ascending);
             ascending = NULL;
         }
-        return create_group(parent->context, name, order, members, ascending, count, group);
+        return create_group(parent->context, name, options, members, ascending, count, group);
     }
     free(members);
     free(ascending);
@@ -322,9 +333,9 @@ dp_status_t dp_group_split(dp_group_t *parent, const char *name, int color, int 
         return dp_context_error(context, DP_ERR_INVALID, "group %s: the result's place is NULL",
                                 name);
     }
-    status = read_group_options(context, name, options, &read);
+    status = dp_group_read_options(context, name, options, &read);
     if (status != DP_OK) return status;
-    return split_group(parent, name, own, read.order, group);
+    return split_group(parent, name, own, &read, group);
 }
 
 /* ---- Destroying ----------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/texts.h"
+#include "coordinator/api/world/group.h"
 
 static dp_status_t check_mesh(dp_context_t *context, const int *dims, size_t n,
                               const char *const *names, dp_group_t **groups)
@@ -42,7 +43,7 @@ static dp_status_t check_mesh(dp_context_t *context, const int *dims, size_t n,
 /* Every rank learns the least and the largest extent of each axis, so all fail where they differ.
  */
 static dp_status_t compare_dims(dp_context_t *context, const int *dims, size_t n,
-                                const char *const *names)
+                                const char *const *names, double timeout)
 {
     dp_options_t options = DP_OPTIONS_INIT;
     int32_t *most = calloc(2 * n, sizeof(*most));
@@ -51,6 +52,7 @@ static dp_status_t compare_dims(dp_context_t *context, const int *dims, size_t n
 
     if (most == NULL) return dp_context_error(context, status, "mesh: no memory");
     options.reduce = DP_MAX;
+    options.timeout = timeout;
     for (size_t i = 0; i < n; i++) {
         most[i] = dims[i];
         most[n + i] = -dims[i];
@@ -72,13 +74,15 @@ dp_status_t dp_mesh_create(dp_context_t *context, const int *dims, size_t n,
                            const char *const *names, const dp_group_options_t *options,
                            dp_group_t **groups)
 {
+    dp_group_options_t read;
     dp_group_t **made;
     dp_status_t status;
     int *members, stride = 1;
 
     if (context == NULL || dp_context_is_forked(context)) return DP_ERR_INVALID;
     status = check_mesh(context, dims, n, names, groups);
-    if (status == DP_OK) status = compare_dims(context, dims, n, names);
+    if (status == DP_OK) status = dp_group_read_options(context, names[0], options, &read);
+    if (status == DP_OK) status = compare_dims(context, dims, n, names, read.timeout);
     if (status != DP_OK) return status;
     members = calloc((size_t)context->size, sizeof(*members));
     made = calloc(n, sizeof(dp_group_t *));
@@ -92,7 +96,7 @@ dp_status_t dp_mesh_create(dp_context_t *context, const int *dims, size_t n,
 
         for (int k = 0; k < dims[i]; k++)
             members[k] = first + k * stride;
-        status = dp_group_create(context, names[i], members, (size_t)dims[i], options, &made[i]);
+        status = dp_group_create(context, names[i], members, (size_t)dims[i], &read, &made[i]);
     }
     if (status == DP_OK) memcpy(groups, made, n * sizeof(dp_group_t *));
     free(members);

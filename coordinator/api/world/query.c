@@ -92,6 +92,11 @@ const char *dp_group_name(const dp_group_t *group)
     return group == NULL ? "" : group->name;
 }
 
+dp_order_t dp_group_order(const dp_group_t *group)
+{
+    return group == NULL ? DP_ORDER_DEFAULT : group->order;
+}
+
 const char *dp_setting(const dp_context_t *context, const char *name)
 {
     dp_context_t *owner = (dp_context_t *)(uintptr_t)context;

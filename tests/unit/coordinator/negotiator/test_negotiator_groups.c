@@ -681,6 +681,37 @@ static void stall_of_a_group_to_be_made(void **state)
     end(&world);
 }
 
+/* A creation is given up: on the ranks that wait, and for the one that comes later. The same name
+ * can be made after that. */
+static void limit_of_a_group_to_be_made(void **state)
+{
+    world_t world;
+
+    (void)state;
+    begin(&world);
+    world.options.timeout_ns = SECOND;
+    submit(&world, 3, MAKE_ACROSS);
+    submit(&world, 6, MAKE_ACROSS);
+    world_settle(&world, 0);
+    for (int r = RANKS - 1; r >= 0; r--) {
+        dp_negotiator_tick(world.ranks[r].negotiator, SECOND);
+        world_settle(&world, SECOND);
+    }
+    submit(&world, 5, MAKE_ACROSS);
+    world_settle(&world, SECOND);
+    for (int r = 3; r <= 6; r++) {
+        if (r == 4) continue;
+        assert_int_equal(world.ranks[r].last_failure_status, DP_ERR_TIMEOUT);
+        assert_string_equal(world.ranks[r].last_failure,
+                            "given up after 1.0 s: group h.21.weight: ready on 2 of 3 ranks; "
+                            "missing rank 5 (host1)");
+    }
+    submit_all(&world, MAKE_ACROSS);
+    assert_int_equal(world.ranks[6].alive[ACROSS], 1);
+    submit_all(&world, IN_ACROSS);
+    end(&world);
+}
+
 /* ---- Hostile neighbours --------------------------------------------------------------------- */
 
 /* One item of rank 4 for rank 0, or of rank 0 for rank 4, in a world where HIGH has number 1. */
@@ -825,6 +856,7 @@ int main(void)
         cmocka_unit_test(join_fails_where_a_member_leaves),
         cmocka_unit_test(stall_of_a_group_counts_its_members),
         cmocka_unit_test(stall_of_a_group_to_be_made),
+        cmocka_unit_test(limit_of_a_group_to_be_made),
         cmocka_unit_test(refuses_from_a_child),
         cmocka_unit_test(refuses_from_the_parent),
     };

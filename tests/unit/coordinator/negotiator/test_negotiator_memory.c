@@ -50,8 +50,8 @@ static void begin(chain_t *chain)
 static dp_status_t create(chain_t *chain, int rank)
 {
     dp_negotiator_options_t options = {
-        rank,       RANKS, &chain->topology, &chain->nodes[rank], 0, 1 << 20,
-        1000000000, 0,     chain->names_kept};
+        rank, RANKS, &chain->topology, &chain->nodes[rank], 0, 1 << 20, 1000000000,
+        0,    0,     chain->names_kept};
 
     return dp_negotiator_create(&options, &chain->ranks[rank]);
 }

@@ -19,7 +19,8 @@ static void violated(void *user, const char *text)
     fail_msg("%s", text);
 }
 
-static void begin(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns)
+static void begin_with(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns,
+                       uint64_t finalize_ns)
 {
     world_options_t options = {0};
 
@@ -29,8 +30,14 @@ static void begin(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns)
     options.nodes = 2;
     options.stall_warn_ns = warn_ns;
     options.stall_limit_ns = limit_ns;
+    options.finalize_limit_ns = finalize_ns;
     options.violated = violated;
     world_init(world, &options);
+}
+
+static void begin(world_t *world, int size, uint64_t warn_ns, uint64_t limit_ns)
+{
+    begin_with(world, size, warn_ns, limit_ns, 0);
 }
 
 /* Wakes every rank at each of its deadlines up to a moment. */
@@ -194,6 +201,88 @@ static void stall_report_does_not_wait_for_the_silent(void **state)
     world_fini(&world);
 }
 
+static void expect_expired(world_t *world, int rank, int failures, const char *text)
+{
+    assert_int_equal(world->ranks[rank].failures, failures);
+    if (failures == 0) return;
+    assert_int_equal(world->ranks[rank].last_failure_status, DP_ERR_TIMEOUT);
+    assert_string_equal(world->ranks[rank].last_failure, text);
+}
+
+/* The time limit of a rank ends the occurrence on all, those that come later too, whatever the
+ * stall watch does; the next one is like any other. */
+static void limit_of_a_rank_fails_its_tensor_alone(void **state)
+{
+    const char *text = "given up after 5.0 s: tensor h.3.weight: ready on 2 of 7 ranks; missing "
+                       "rank 0 (host0); rank 4 (host1); rank 5 (host1); and 2 more";
+
+    (void)state;
+    for (int watches = 0; watches < 2; watches++) {
+        world_t world;
+
+        begin(&world, 7, watches ? 2 * SECOND : 0, watches ? 100 * SECOND : 0);
+        world.options.timeout_ns = 5 * SECOND;
+        submit(&world, 6, 3, 0);
+        world_settle(&world, 0);
+        submit(&world, 2, 3, SECOND);
+        world_settle(&world, SECOND);
+        run_until(&world, 5 * SECOND - 1);
+        expect_expired(&world, 6, 0, NULL);
+        run_until(&world, 7 * SECOND);
+        expect_expired(&world, 6, 1, text);
+        expect_expired(&world, 2, 1, text);
+        for (int r = 0; r < 7; r++) {
+            if (r != 2 && r != 6) submit(&world, r, 3, 8 * SECOND);
+            world_settle(&world, 8 * SECOND);
+            expect_expired(&world, r, 1, text);
+        }
+        for (int r = 0; r < 7; r++)
+            submit(&world, r, 3, 9 * SECOND);
+        world_settle(&world, 9 * SECOND);
+        for (int r = 0; r < 7; r++) {
+            assert_int_equal(world.ranks[r].failures, 1);
+            assert_int_equal(world.ranks[r].launches, 1);
+            assert_int_equal(world.ranks[r].pending, 0);
+        }
+        run_until(&world, 60 * SECOND);
+        assert_true(dp_negotiator_deadline(world.ranks[0].negotiator) == UINT64_MAX);
+        world_fini(&world);
+    }
+}
+
+/* EXPIRED crosses the launch of its tensor, and comes when the next occurrence is pending. */
+static void limit_after_the_launch_is_nothing(void **state)
+{
+    enum { UP_OF_1 = 0, UP_OF_2 = 2 };
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 0, 0);
+    world.options.timeout_ns = 5 * SECOND;
+    submit(&world, 0, 0, 0);
+    submit(&world, 2, 0, 0);
+    world_settle(&world, 0);
+    submit(&world, 1, 0, 4 * SECOND);
+    world_drain(&world, 1);
+    world_deliver(&world, UP_OF_1, 4 * SECOND);
+    world_drain(&world, 0);
+    assert_int_equal(world.ranks[0].launches, 1);
+    submit(&world, 0, 0, 4 * SECOND);
+    world_drain(&world, 0);
+    dp_negotiator_tick(world.ranks[2].negotiator, 5 * SECOND);
+    world_drain(&world, 2);
+    world_deliver(&world, UP_OF_2, 5 * SECOND);
+    world_settle(&world, 5 * SECOND);
+    for (int r = 1; r < 3; r++)
+        submit(&world, r, 0, 6 * SECOND);
+    world_settle(&world, 6 * SECOND);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(world.ranks[r].launches, 2);
+        assert_int_equal(world.ranks[r].failures, 0);
+    }
+    world_fini(&world);
+}
+
 static void stall_watch_can_be_turned_off(void **state)
 {
     world_t world;
@@ -215,6 +304,30 @@ static void finalize(world_t *world, int rank, uint64_t now_ns)
 }
 
 /* Waiting in dp_finalize() is no error, but said. */
+static void finalize_limit_ends_the_world(void **state)
+{
+    world_t world;
+
+    (void)state;
+    for (int warns = 0; warns < 2; warns++) {
+        begin_with(&world, 4, warns ? 10 * SECOND : 0, 0, 30 * SECOND);
+        finalize(&world, 0, SECOND);
+        finalize(&world, 3, 2 * SECOND);
+        world_settle(&world, 2 * SECOND);
+        run_until(&world, 31 * SECOND - 1);
+        assert_int_equal(world.ranks[1].is_fatal, 0);
+        run_until(&world, 32 * SECOND);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(world.ranks[r].fatal_status, DP_ERR_TIMEOUT);
+            assert_int_equal(world.ranks[r].fatal_culprit, 1);
+            assert_string_equal(world.ranks[r].fatal_text,
+                                "2 of 4 ranks have waited in dp_finalize() for 30.0 s; not there "
+                                "yet: rank 1 (host0), rank 2 (host1)");
+        }
+        world_fini(&world);
+    }
+}
+
 static void stall_of_finalize_names_who_does_not_come(void **state)
 {
     world_t world;
@@ -266,6 +379,9 @@ int main(void)
         cmocka_unit_test(stall_reports_grow_rarer),
         cmocka_unit_test(stall_limit_ends_the_world),
         cmocka_unit_test(stall_names_three_tensors),
+        cmocka_unit_test(limit_of_a_rank_fails_its_tensor_alone),
+        cmocka_unit_test(limit_after_the_launch_is_nothing),
+        cmocka_unit_test(finalize_limit_ends_the_world),
         cmocka_unit_test(stall_report_does_not_wait_for_the_silent),
         cmocka_unit_test(stall_watch_can_be_turned_off),
         cmocka_unit_test(stall_of_finalize_names_who_does_not_come),
