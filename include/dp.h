@@ -183,9 +183,9 @@ typedef enum dp_wire {
  * dp_stream_wait, dp_wait_all, dp_barrier of the group, dp_finalize). No wait in another group
  * launches them. A difference between ranks ends the world with DP_ERR_MISMATCH and a text that
  * says where, after a few DP_HEARTBEATs at the latest; a rank that finalizes early ends it with
- * DP_ERR_LEFT. dp_send, dp_recv and dp_join are DP_ERR_UNSUPPORTED; barriers and groups are agreed
- * on as ever. A tensor that travels as fp16 is DP_ERR_BUSY until its last use is over. Names may be
- * NULL: the next operation in the group's order.
+ * DP_ERR_LEFT. dp_join is DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever, and sends
+ * go past the order. A tensor that travels as fp16 is DP_ERR_BUSY until its last use is over. Names
+ * may be NULL: the next operation in the group's order.
  *
  * Operations of different groups do not wait for each other. Only where one rank is in more than
  * four ordered groups (an ordered world counts twice) do some share a lane; these must be used in
@@ -876,7 +876,11 @@ DP_API dp_status_t dp_grouped_reduce_scatter(dp_group_t *group, const char *name
 
 /**
  * Sends a tensor to one rank of the group, which receives it under the same name with dp_recv().
- * One pair of ranks is one tensor: the same name may be in flight between other pairs.
+ * One pair of ranks is one tensor: the same name may be in flight between other pairs. In an
+ * ordered group, on CPUs and within a node (else DP_ERR_UNSUPPORTED), the n-th message to a rank is
+ * the n-th that it receives from this one. Above 8 KiB a send is over when the receiver has it:
+ * post receives before you wait for it. One that differs in name, type or tag (DP_ERR_MISMATCH),
+ * does not fit, or whose rank finalized (DP_ERR_LEFT) fails alone; up to 8 KiB, on the receiver.
  *
  * @param to a rank of the group other than this one
  * Otherwise as dp_allreduce(). The other ranks take no part.
@@ -885,8 +889,7 @@ DP_API dp_status_t dp_send(dp_group_t *group, const char *name, const void *in, 
                            dp_dtype_t dtype, int to, const dp_options_t *options,
                            dp_handle_t **handle);
 
-/* Receives; the result's count says how much. More than capacity is DP_ERR_TRUNCATED, here and at
- * the sender. */
+/* Receives; the result's count says how much. DP_ERR_TRUNCATED: it is more than capacity. */
 DP_API dp_status_t dp_recv(dp_group_t *group, const char *name, void *out, size_t capacity,
                            dp_dtype_t dtype, int from, const dp_options_t *options,
                            dp_handle_t **handle);

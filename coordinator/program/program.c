@@ -70,6 +70,7 @@ dp_program_kind_t dp_program_kind(dp_collective_t collective)
     case DP_COLLECTIVE_GROUP_DESTROY:
         return DP_PROGRAM_AGREED;
     case DP_COLLECTIVE_SEND:
+        return DP_PROGRAM_DIRECT;
     case DP_COLLECTIVE_JOIN:
         return DP_PROGRAM_REFUSED;
     default:

@@ -59,12 +59,13 @@ typedef struct dp_program_options {
     dp_program_callbacks_t callbacks;
 } dp_program_options_t;
 
-/* Which operations of an ordered group are launched in its order, which are agreed on, which are
- * refused. */
+/* Which operations of an ordered group are launched in its order, which are agreed on, which go
+ * straight to the engine (coordinator/api/operation/direct.c), which are refused. */
 typedef enum dp_program_kind {
     DP_PROGRAM_ORDERED,
     DP_PROGRAM_AGREED, /* barriers, groups made and ended: they wait for all ranks anyway */
-    DP_PROGRAM_REFUSED /* sends and joins: no order that all ranks share can hold them */
+    DP_PROGRAM_DIRECT, /* sends: their order is that of their two ranks, and no other rank's */
+    DP_PROGRAM_REFUSED /* joins: no order that all ranks share can hold them */
 } dp_program_kind_t;
 dp_program_kind_t dp_program_kind(dp_collective_t collective);
 

@@ -61,7 +61,8 @@ typedef enum dp_lane {
     DP_LANE_GATHER = 1,  /* its broadcasts and allgathers, once it has one */
     DP_LANE_ORDERED = 2, /* this one and those above: ordered groups; an ordered world has this */
     DP_LANE_ORDERED_GATHER = 3, /* and, on CPUs, for gathers this one */
-    DP_LANE_COUNT = 6
+    DP_LANE_COUNT = 6,
+    DP_LANE_DIRECT = DP_LANE_COUNT /* for moves() and skew_ns() alone: the direct messages */
 } dp_lane_t;
 
 /* Where a collective travels in a group that has a gather lane. */
@@ -180,6 +181,56 @@ typedef struct dp_engine_views {
     void (*view_destroy)(dp_engine_t *self, const void *view, size_t bytes); /* of all places */
 } dp_engine_views_t;
 
+/*
+ * A message between two ranks of an ordered group: the n-th that one sends to the other is the n-th
+ * that the other receives from it. It waits for no operation of any lane.
+ */
+typedef struct dp_engine_message dp_engine_message_t;
+struct dp_engine_message {
+    int is_send;
+    int other;      /* rank of the group */
+    const void *in; /* of a send: [count] */
+    void *out;      /* of a receive, likewise; count is its capacity */
+    size_t count;
+    dp_dtype_t dtype;
+    uint64_t tag;        /* compared */
+    const char *name;    /* "": none, which matches any; borrowed until done() */
+    dp_output_fn output; /* of a receive: gives out, whatever the capacity; NULL: out is given */
+    void *user;          /* its first argument */
+    /* It is over: from any thread that calls the functions below, or one of the engine's. Must not
+     * block. The message is its owner's again. */
+    void (*done)(dp_engine_message_t *message);
+    void *owner;
+    /* set at completion. DP_ERR_MISMATCH, _TRUNCATED and _LEFT concern this message alone */
+    dp_status_t status;
+    char text[DP_NAME_MAX + 1]; /* why it failed; "": as the whole engine, with abort_text */
+    const char *abort_text;
+    size_t received; /* elements */
+    /* the engine's */
+    dp_engine_message_t *next;
+    uint64_t slot; /* where a send was announced */
+    size_t bytes;
+    size_t moved;
+    uint64_t failed_ns; /* since when the other's memory could not be read; 0: it can */
+    int is_begun;
+};
+
+/* Direct messages. Any thread. */
+typedef struct dp_engine_direct {
+    /* 1: messages can be exchanged with that rank of the group (NULL: the world). */
+    int (*reaches)(const dp_engine_t *self, const dp_engine_group_t *group, int other);
+    /* Queues a message, and does what can be done at once. Never waits for another rank. On a
+     * failure done() is not called. */
+    dp_status_t (*post)(dp_engine_t *self, dp_engine_group_t *group, dp_engine_message_t *message);
+    /* Does what can be done at once. */
+    void (*progress)(dp_engine_t *self);
+    /* The same until *state has reached `reached`, or until the deadline. */
+    void (*wait)(dp_engine_t *self, const _Atomic uint32_t *state, uint32_t reached,
+                 uint64_t deadline_ns);
+    /* This rank posts nothing more. */
+    void (*leave)(dp_engine_t *self);
+} dp_engine_direct_t;
+
 #define DP_ENGINE_WORKS (-1) /* the operation waits for nobody */
 #define DP_ENGINE_RESTS (-2) /* there is none */
 
@@ -198,7 +249,8 @@ typedef struct dp_engine_ops {
      * Any thread. */
     dp_status_t (*adopt)(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);
     dp_status_t (*disown)(dp_engine_t *self, void *memory);
-    const dp_engine_views_t *views; /* NULL: ranks cannot look at each other's memory */
+    const dp_engine_views_t *views;   /* NULL: ranks cannot look at each other's memory */
+    const dp_engine_direct_t *direct; /* NULL: it knows no direct messages */
     /* Local and quick: the first operation of the group is where its ranks meet. Data-plane thread
      * only, as is the next. */
     dp_status_t (*group_create)(dp_engine_t *self, const dp_engine_members_t *members,

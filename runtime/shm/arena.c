@@ -29,7 +29,7 @@
 
 size_t dp_arena_control_room(int local_size)
 {
-    return dp_align_up(16 * DP_KIB + (size_t)local_size * 8 * DP_KIB, PAGE);
+    return dp_align_up(16 * DP_KIB + (size_t)local_size * 9 * DP_KIB, PAGE);
 }
 
 /* ---- Mapping -------------------------------------------------------------------------------- */

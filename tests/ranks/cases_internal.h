@@ -108,6 +108,14 @@ int case_order_refused(dp_context_t *dp);
 int case_order_swapped(dp_context_t *dp);
 int case_order_busy(dp_context_t *dp);
 
+/* ---- cases_direct.c ------------------------------------------------------------------------- */
+
+int case_direct(dp_context_t *dp);
+int case_direct_patterns(dp_context_t *dp);
+int case_direct_failures(dp_context_t *dp);
+int case_direct_left(dp_context_t *dp);
+int case_direct_abort(dp_context_t *dp);
+
 /* ---- The cases ------------------------------------------------------------------------------ */
 
 int case_collectives(dp_context_t *dp);

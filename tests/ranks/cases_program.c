@@ -159,14 +159,7 @@ int case_program_now(dp_context_t *dp)
 int case_program_refused(dp_context_t *dp)
 {
     dp_handle_t *handle;
-    float value = 0.0f;
 
-    if (dp_size(dp) > 1) {
-        EXPECT_STATUS(
-            dp, dp_send(dp_world(dp), "mail", &value, 1, DP_F32, dp_rank(dp) == 0, NULL, &handle),
-            DP_ERR_UNSUPPORTED);
-        EXPECT_TEXT(dp, dp_error_text(dp), "order=program");
-    }
     EXPECT_STATUS(dp, dp_join(dp_world(dp), NULL, &handle), DP_ERR_UNSUPPORTED);
     return case_sum(dp, dp_world(dp), "after", 1.0, dp_size(dp));
 }

@@ -18,7 +18,7 @@ TOPS = ["include", "kernels", "runtime", "fusion", "coordinator", "launcher", "e
 # Longer files, each with its own limit and its reason.
 A_LIST = "cases over one fixture, each read by itself"
 LONG = {
-    "include/dp.h": (1150, "the contract: most of it is comments, and users want one header"),
+    "include/dp.h": (1155, "the contract: most of it is comments, and users want one header"),
     "tests/gpu/gpt2/kernels.cu": (900, A_LIST),
     "tests/gpu/gpt2/test_gpt2_cuda.c": (800, A_LIST),
     "tests/sim/world.c": (1000, "one simulated world with all misfortunes that it knows"),

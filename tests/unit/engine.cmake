@@ -32,6 +32,7 @@ dp_test(test_engine_ends SOURCES runtime/engine/test_engine_ends.c ${engine_supp
 dp_test(test_engine_pull SOURCES runtime/engine/test_engine_pull.c ${engine_support}
         LIBS dp_engine -Wl,--wrap=process_vm_readv TIMEOUT 240 LABELS unit ranks)
 dp_test(test_cpu_method SOURCES runtime/engine/test_cpu_method.c LIBS dp_engine LABELS unit)
+dp_test(test_direct_slots SOURCES runtime/engine/test_direct_slots.c LIBS dp_engine LABELS unit)
 # Parts of the above without traffic between nodes: what the thread sanitizer can follow. Elsewhere
 # they would repeat it. UCX is linked all the same, and its memory hooks run in threads that the
 # sanitizer has already taken down.

@@ -73,8 +73,8 @@ typedef struct dp_watch_lane {
 } dp_watch_lane_t;
 
 typedef struct dp_watch {
-    uint64_t next_ns; /* when to look again */
-    dp_watch_lane_t lanes[DP_LANE_COUNT];
+    uint64_t next_ns;                         /* when to look again */
+    dp_watch_lane_t lanes[DP_LANE_COUNT + 1]; /* the last: DP_LANE_DIRECT */
 } dp_watch_t;
 
 /* Signs that this rank itself saw of the rank that ends the world; the owner of progress only. */

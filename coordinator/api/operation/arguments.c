@@ -161,8 +161,10 @@ static dp_status_t check_name(dp_group_t *group, const dp_submit_t *what)
 {
     size_t length = what->name == NULL ? 0 : strnlen(what->name, DP_NAME_MAX + 1);
 
+    const dp_program_kind_t kind = dp_program_kind(what->collective);
+
     if (what->name == NULL && dp_group_is_ordered(group) &&
-        dp_program_kind(what->collective) == DP_PROGRAM_ORDERED)
+        (kind == DP_PROGRAM_ORDERED || kind == DP_PROGRAM_DIRECT))
         return DP_OK;
     if (length > 0 && length <= DP_NAME_MAX) return DP_OK;
     return dp_context_error(group->context, DP_ERR_INVALID,
@@ -192,7 +194,7 @@ static dp_status_t check_options(dp_group_t *group, const dp_submit_t *what)
                                options->timeout);
     }
     if (options->timeout > 0.0 && dp_group_is_ordered(group) &&
-        dp_program_kind(what->collective) == DP_PROGRAM_ORDERED) {
+        dp_program_kind(what->collective) != DP_PROGRAM_AGREED) {
         return dp_submit_error(group, what, DP_ERR_UNSUPPORTED,
                                "order=program: ranks do not ask each other, so a timeout of %g s "
                                "cannot end it; DP_STALL_LIMIT ends the world",

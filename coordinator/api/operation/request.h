@@ -95,7 +95,9 @@ struct dp_handle {
     dp_name_state_t *name_state;
     dp_loop_node_t node;        /* in the coordinator's queue of submissions */
     dp_program_op_t program_op; /* its group: NULL: the ranks agree on it */
-    uint64_t ticket;            /* order of submission */
+    int is_direct; /* neither: a message of an ordered group, see direct.c; written at submission */
+    dp_engine_message_t message; /* of such a one */
+    uint64_t ticket;             /* order of submission */
 
     dp_request_links_t links;
 

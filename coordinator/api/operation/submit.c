@@ -15,6 +15,7 @@
 #include "coordinator/api/context/places.h"
 #include "coordinator/api/context/sized.h"
 #include "coordinator/api/operation/arguments.h"
+#include "coordinator/api/operation/direct.h"
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stage.h"
 #include "coordinator/api/operation/stream.h"
@@ -253,7 +254,8 @@ static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 static const char *entry_name(const dp_submit_t *what, char *room, size_t bytes)
 {
     if (what->collective != DP_COLLECTIVE_SEND) return what->name;
-    snprintf(room, bytes, "%s (%d>%d)", what->name, what->root, what->peer);
+    snprintf(room, bytes, "%s (%d>%d)", what->name == NULL ? "message" : what->name, what->root,
+             what->peer);
     return room;
 }
 
@@ -410,7 +412,8 @@ static dp_status_t prepare_operation(dp_group_t *group, dp_submit_t *what, dp_op
                                "order=program: a %s has no place in an order that all ranks share",
                                dp_collective_name(what->collective));
     }
-    if (!context->device->ops->is_async) return DP_OK;
+    if (dp_is_direct(group, what->collective)) status = dp_direct_check(group, what);
+    if (status != DP_OK || !context->device->ops->is_async) return status;
     return dp_staging_begin(group, what, staged, stage);
 }
 
@@ -445,6 +448,7 @@ static void describe_request(dp_handle_t *request, const dp_submit_t *what,
     if (dp_group_is_ordered(request->group) &&
         dp_program_kind(what->collective) == DP_PROGRAM_ORDERED)
         request->program_op.group = &request->group->ordered;
+    if (dp_is_direct(request->group, what->collective)) dp_direct_describe(request, what);
 }
 
 dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t **handle)
@@ -491,7 +495,9 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     if (handle != NULL) *handle = request;
     node = &request->node;
     dp_inject_enter(context->config.injector, DP_INJECT_FIRST);
-    if (request->program_op.group != NULL) {
+    if (request->is_direct) {
+        dp_direct_submit(request);
+    } else if (request->program_op.group != NULL) {
         dp_program_submit(context->program, &request->program_op);
     } else {
         /* A barrier ends the bucket: its waiters count on what was submitted before it. */

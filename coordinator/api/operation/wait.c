@@ -14,6 +14,7 @@
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/sized.h"
 #include "coordinator/api/context/texts.h"
+#include "coordinator/api/operation/direct.h"
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stream.h"
 #include "coordinator/api/operation/stream_span.h"
@@ -232,7 +233,8 @@ static int block_visibly(dp_handle_t *handle, uint32_t wanted, double seconds)
                                               .id = handle->ticket + 1,
                                               .bytes = handle->bytes,
                                               .name = handle->name_state->trace_name});
-    over = block(handle, wanted, begin, deadline_of(seconds, begin));
+    over = handle->is_direct ? dp_direct_wait(handle, wanted, deadline_of(seconds, begin))
+                             : block(handle, wanted, begin, deadline_of(seconds, begin));
     end = dp_now_ns();
     dp_trace_end_at(track, end);
     account(context, handle, begin, end, lane_skew);
@@ -244,6 +246,7 @@ static void look(dp_handle_t *handle)
 {
     dp_context_t *context = handle->context;
 
+    if (handle->is_direct) dp_direct_look(context);
     if (handle->program_op.group != NULL) dp_program_wait(context->program, &handle->program_op);
 }
 

@@ -511,6 +511,11 @@ dp_status_t dp_finalize(dp_context_t *context)
     /* The others are told before this rank waits: two ranks that finalize, each with an operation
      * that the other has not submitted, would otherwise wait for each other for ever. */
     dp_program_leave(context->program);
+    pthread_mutex_lock(&context->lock);
+    fatal = context->fatal;
+    pthread_mutex_unlock(&context->lock);
+    if (fatal == DP_OK && context->engine->ops->direct != NULL)
+        context->engine->ops->direct->leave(context->engine);
     dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);
     status = dp_loop_finalize(context->loop);

@@ -58,9 +58,10 @@ static int stands_still(dp_context_t *context, dp_lane_t lane, uint64_t now_ns)
 {
     dp_watch_lane_t *watch = &context->watch.lanes[lane];
     const uint64_t moves = context->engine->ops->moves(context->engine, lane, &watch->awaits);
+    const int is_busy = lane == DP_LANE_DIRECT ? watch->awaits != DP_ENGINE_RESTS
+                                               : dp_pipeline_is_busy(context->pipeline, lane);
 
-    if (moves == watch->moves && dp_pipeline_is_busy(context->pipeline, lane) &&
-        watch->since_ns != 0) {
+    if (moves == watch->moves && is_busy && watch->since_ns != 0) {
         return 1;
     }
     watch->moves = moves;
@@ -110,15 +111,15 @@ static dp_status_t judge_lane(dp_context_t *context, dp_lane_t lane, uint64_t no
 dp_status_t dp_on_watch(void *user, uint64_t now_ns, int *culprit, char *text, size_t room)
 {
     dp_context_t *context = user;
-    int is_still[DP_LANE_COUNT];
+    int is_still[DP_LANE_COUNT + 1];
     dp_status_t status = DP_OK;
 
     if (now_ns < context->watch.next_ns) return DP_OK;
     context->watch.next_ns = now_ns + LOOK_NS;
     if (context->engine->ops->moves == NULL) return DP_OK;
-    for (int i = 0; i < DP_LANE_COUNT; i++)
+    for (int i = 0; i <= DP_LANE_DIRECT; i++)
         is_still[i] = stands_still(context, (dp_lane_t)i, now_ns);
-    for (int i = 0; status == DP_OK && i < DP_LANE_COUNT; i++) {
+    for (int i = 0; status == DP_OK && i <= DP_LANE_DIRECT; i++) {
         if (!is_still[i]) continue;
         status = judge_lane(context, (dp_lane_t)i, now_ns, culprit, text, room);
     }

@@ -8,6 +8,7 @@
  * engine must not know how the ranks agree on the order.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
+#include "runtime/engine/cpu/direct/direct.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,6 +257,7 @@ static void cpu_abort(dp_engine_t *self, dp_status_t status, const char *text)
 
     stop_engine(engine, status, text);
     wake_lanes(engine);
+    dp_direct_abort(engine->direct);
 }
 
 static size_t cpu_brief_bytes(const dp_engine_t *self, const dp_engine_group_t *group)
@@ -270,6 +272,7 @@ static uint64_t cpu_moves(const dp_engine_t *self, dp_lane_t lane, int *awaits)
 {
     const dp_cpu_lane_t *at = &cpu_engine_of_const(self)->lanes[lane];
 
+    if (lane == DP_LANE_DIRECT) return dp_direct_moves(cpu_engine_of_const(self)->direct, awaits);
     *awaits = atomic_load_explicit(&at->is_running, memory_order_relaxed)
                   ? atomic_load_explicit(&at->activity.awaits, memory_order_relaxed)
                   : DP_ENGINE_RESTS;
@@ -278,6 +281,7 @@ static uint64_t cpu_moves(const dp_engine_t *self, dp_lane_t lane, int *awaits)
 
 static uint64_t cpu_skew_ns(const dp_engine_t *self, dp_lane_t lane, uint64_t now_ns)
 {
+    if (lane == DP_LANE_DIRECT) return 0;
     return dp_activity_skew_ns(&cpu_engine_of_const(self)->lanes[lane].activity, now_ns);
 }
 
@@ -362,6 +366,8 @@ static void cpu_destroy(dp_engine_t *self)
     dp_cpu_engine_t *engine = cpu_engine_of(self);
 
     if (engine == NULL) return;
+    dp_direct_destroy(engine->direct);
+    engine->direct = NULL;
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         dp_ucx_link_destroy(engine->lanes[i].link,
                             !atomic_load_explicit(&engine->is_aborted, memory_order_acquire));
@@ -404,6 +410,7 @@ static const dp_engine_ops_t cpu_ops = {
     .adopt = cpu_adopt,
     .disown = cpu_disown,
     .views = &dp_cpu_views,
+    .direct = &dp_cpu_direct,
     .group_create = cpu_group_create,
     .lane_open = dp_cpu_lane_open,
     .lane_meet = dp_cpu_lane_meet,
@@ -445,12 +452,14 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     status = dp_arena_create(bootstrap, engine->topology, config->arena_bytes, deadline_ns,
                              engine->log, &engine->arena, error);
     if (status != DP_OK) return status;
-    memory = dp_arena_control(engine->arena, DP_LANE_COUNT * bytes);
+    memory = dp_arena_control(engine->arena, DP_LANE_COUNT * bytes + dp_direct_bytes(local_size));
     if (memory == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY,
                             "engine: no room for control blocks of %zu bytes",
-                            DP_LANE_COUNT * bytes);
+                            DP_LANE_COUNT * bytes + dp_direct_bytes(local_size));
     }
+    status = dp_direct_create(engine, memory + DP_LANE_COUNT * bytes, &engine->direct);
+    if (status != DP_OK) return dp_error_set(error, status, "engine: no memory");
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         dp_control_node_init(&engine->lanes[i].control, engine->arena, memory + (size_t)i * bytes,
                              engine->local_rank, local_size, 0, &engine->is_aborted, ranks,
@@ -512,6 +521,7 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     if (status != DP_OK) return status;
     status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, error);
     if (status != DP_OK) return status;
+    dp_direct_ready(engine->direct);
     status = connect_world(engine, config, deadline_ns, error);
     if (status != DP_OK) return status;
     for (int i = 0; i < DP_LANE_COUNT; i++)

@@ -22,6 +22,7 @@
  *   intra_node/        collectives through shared memory, or by reading the others' memory
  *   inter_node/        collectives between nodes, over UCX
  *   exchange/          blocks from rank to rank
+ *   direct/            messages between two ranks of an ordered group
  *   group.c            which ranks work together
  *   lane.c             buffers and links of a lane
  *   introduce.c        what the ranks tell each other at the start
@@ -53,6 +54,7 @@ typedef struct dp_inter_node dp_inter_node_t;
 typedef struct dp_inter_node_pool dp_inter_node_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
 typedef struct dp_pull dp_pull_t;
+typedef struct dp_direct dp_direct_t;
 typedef struct dp_host_staging dp_host_staging_t;
 
 /* An operation handed to a stream. */
@@ -166,6 +168,8 @@ struct dp_cpu_engine {
     pthread_mutex_t task_lock;
     dp_cpu_task_t *tasks; /* guarded by task_lock; for using again */
 
+    dp_direct_t *direct; /* messages of ordered groups */
+
     /* guarded by the main lane's run_lock */
     dp_cpu_group_t **pairs; /* [size] with a rank of the world; NULL: never sent to or from */
 };
@@ -235,6 +239,9 @@ typedef struct dp_pull_probe {
 } dp_pull_probe_t;
 
 int dp_pull_try(const dp_pull_probe_t *probe); /* 1: it can be read */
+/* Copies from an address in the process of a local rank of the world; else 0, and errno. Any
+ * thread. */
+int dp_pull_read(const dp_pull_t *pull, int local, uint64_t address, void *to, size_t bytes);
 /* count: ranks of this node. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
 void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);

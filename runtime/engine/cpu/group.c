@@ -9,6 +9,7 @@
  * runs launches; pairs, and groups in another lane, are made on the thread that runs operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
+#include "runtime/engine/cpu/direct/direct.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +102,7 @@ void dp_cpu_group_end(dp_cpu_group_t *group)
 {
     dp_arena_t *arena = group->engine->arena;
 
+    dp_direct_forget(group->engine->direct, group);
     for (int i = 0; i < DP_LANE_COUNT; i++) {
         if (group->beside[i] != NULL) dp_cpu_group_end(group->beside[i]);
         group->beside[i] = NULL;

@@ -58,6 +58,11 @@ int dp_pull_try(const dp_pull_probe_t *probe)
            seen == probe->value;
 }
 
+int dp_pull_read(const dp_pull_t *pull, int local, uint64_t address, void *to, size_t bytes)
+{
+    return read_from(pull->pids[local], address, to, bytes);
+}
+
 dp_status_t dp_pull_create(int count, dp_pull_t **out)
 {
     const size_t others = (size_t)dp_max(count - 1, 1);

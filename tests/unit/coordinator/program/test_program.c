@@ -136,7 +136,9 @@ static void program_kinds(void **state)
     for (int i = 0; i < DP_COLLECTIVE_COUNT; i++) {
         dp_program_kind_t kind = dp_program_kind((dp_collective_t)i);
 
-        if (i == DP_COLLECTIVE_SEND || i == DP_COLLECTIVE_JOIN) {
+        if (i == DP_COLLECTIVE_SEND) {
+            assert_int_equal(kind, DP_PROGRAM_DIRECT);
+        } else if (i == DP_COLLECTIVE_JOIN) {
             assert_int_equal(kind, DP_PROGRAM_REFUSED);
         } else if (i == DP_COLLECTIVE_BARRIER || i == DP_COLLECTIVE_GROUP_CREATE ||
                    i == DP_COLLECTIVE_GROUP_DESTROY) {
