@@ -106,14 +106,13 @@ static void remove_entry(dp_negotiator_t *n, dp_entry_t *entry)
 
 /* A KEEP is about an earlier occurrence where its leaver's position is before the end of that. So
  * an entry may only go when every child has been seen behind its last end: what a child had queued
- * before has come by then, and from then on it drops old KEEPs by the same rule (leave.c). No KEEP
- * of the entry is left here either: its leaver sent LEFT in the same frame, before it saw the end.
- */
+ * before has come by then, and from then on it drops old KEEPs by the same rule (leave.c). Nor may
+ * it go while a KEEP about it waits here: to be sent up, or at the root for its leaver's LEFT. */
 static int is_forgettable(const dp_negotiator_t *n, const dp_entry_t *entry)
 {
     if (entry->is_pending || entry->own.is_there || entry->is_queued || entry->sent.has_news ||
         entry->ended.in_failure || entry->ended.refusals != NULL || entry->view->is_closed ||
-        entry->view->ending == entry)
+        entry->view->ending == entry || dp_leave_refers(n, entry))
         return 0;
     for (int child = 0; child < n->child_count; child++) {
         if (dp_bit_get(entry->expect, child) && n->child_position[child] < entry->ended.position)

@@ -379,6 +379,14 @@ int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry)
     return -1;
 }
 
+int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    for (size_t i = 0; i < n->leave.kept_count; i++) {
+        if (n->leave.kept[i].entry == entry) return 1;
+    }
+    return dp_outbox_refers(n, entry);
+}
+
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     size_t left = 0;

@@ -50,6 +50,7 @@ void dp_leave_finish(dp_negotiator_t *n); /* FIN or BYE, if it is due */
 
 /* A rank that a pending send, or a group to be made, needs and that has left; -1: none. */
 int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry);
+int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry);     /* a KEEP is about it */
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry);    /* it is going */
 void dp_leave_forget_view(dp_negotiator_t *n, const dp_group_view_t *view); /* likewise */
 

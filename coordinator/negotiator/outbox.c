@@ -341,6 +341,14 @@ void dp_outbox_expired(dp_negotiator_t *n, dp_entry_t *entry)
     dp_outbox_news(n, entry);
 }
 
+int dp_outbox_refers(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    for (size_t i = 0; i < n->out.notice_count; i++) {
+        if (n->out.notices[i].entry == entry) return 1;
+    }
+    return 0;
+}
+
 void dp_outbox_forget_notices(dp_negotiator_t *n, const dp_entry_t *entry)
 {
     size_t left = 0;

@@ -104,6 +104,7 @@ void dp_outbox_news(dp_negotiator_t *n, dp_entry_t *entry);
 void dp_outbox_notice(dp_negotiator_t *n, const dp_notice_t *notice);
 void dp_outbox_partial(dp_negotiator_t *n, dp_entry_t *entry); /* it waits too long: PARTIAL */
 void dp_outbox_expired(dp_negotiator_t *n, dp_entry_t *entry); /* behind READY or PARTIAL */
+int dp_outbox_refers(const dp_negotiator_t *n, const dp_entry_t *entry); /* a notice is about it */
 /* It is going. */
 void dp_outbox_forget_news(dp_negotiator_t *n, const dp_entry_t *entry);
 void dp_outbox_forget_notices(dp_negotiator_t *n, const dp_entry_t *entry);

@@ -55,7 +55,8 @@ programs=(
 # How the programs are run: one may have several runs.
 runs=(
     "sim_scenarios" "test_signature" "test_negotiator" "test_negotiator_groups"
-    "test_negotiator_priority" "test_stall" "test_negotiator_memory" "sim_negotiator --seeds 1 150"
+    "test_negotiator_priority" "test_stall" "test_negotiator_memory" "sim_negotiator --seed 4825"
+    "sim_negotiator --seeds 1 150"
     "explore --size pair" "explore --size pair --names 1" "explore --size groups" "explore --size groups --names 1" "explore --size contest"
     "sim_negotiator --seeds 151 1200" "explore --size trio"
 )

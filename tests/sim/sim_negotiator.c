@@ -378,21 +378,6 @@ static uint64_t operations_below(const sim_t *sim, int edge, uint64_t *groups)
     return operations + (uint64_t)script->joins[0] * (uint64_t)world->options.size;
 }
 
-static uint64_t ranks_below(const world_t *world, int edge)
-{
-    int top = dp_max(world->edges[edge].from, world->edges[edge].to);
-    uint64_t ranks = 0;
-
-    for (int rank = top; rank < world->options.size; rank++) {
-        int at = rank;
-
-        while (at > top)
-            at = world->ranks[at].links.parent;
-        ranks += at == top;
-    }
-    return ranks;
-}
-
 /* One message up and one down per edge for each operation would already be no batching at all;
  * urgency, leaving and stalls add a few. What concerns nobody below an edge is not sent there. */
 static void check_budget(sim_t *sim)
@@ -401,7 +386,7 @@ static void check_budget(sim_t *sim)
 
     for (int i = 0; i < world->edge_count; i++) {
         uint64_t groups, operations = operations_below(sim, i, &groups);
-        uint64_t budget = 2 * operations + ranks_below(world, i) + 4 + 2 * groups;
+        uint64_t budget = 2 * operations + world_ranks_below(world, i) + 4 + 2 * groups;
 
         if (sim->misfortune == LEAVER) budget += 2 * operations; /* each kept tensor less */
         if (sim->misfortune == STALL) budget += 4 * operations;

@@ -157,6 +157,8 @@ void world_check_identities(world_t *world);
 
 /* Ranks whose data planes carry out one launch after the other, each when all who were told of it
  * have come to it, get to the end of what they were told so far. */
+/* How many ranks hang below the lower end of an edge, and that end itself. */
+uint64_t world_ranks_below(const world_t *world, int edge);
 void world_check_order(world_t *world);
 
 /* Submits the next occurrence; the world's checks count it. */

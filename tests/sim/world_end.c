@@ -94,3 +94,18 @@ void world_check_identities(world_t *world)
         }
     }
 }
+
+uint64_t world_ranks_below(const world_t *world, int edge)
+{
+    int top = dp_max(world->edges[edge].from, world->edges[edge].to);
+    uint64_t ranks = 0;
+
+    for (int rank = top; rank < world->options.size; rank++) {
+        int at = rank;
+
+        while (at > top)
+            at = world->ranks[at].links.parent;
+        ranks += at == top;
+    }
+    return ranks;
+}
