@@ -232,6 +232,33 @@ def shared(here, ranks):
     print("passed")
 
 
+def saved_beside(here, place):
+    """Checkpoints that a thread writes while this one trains."""
+    import torch.distributed.checkpoint as dcp
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train():
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    def save(number, **keywords):
+        future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"{place}.{number}", **keywords)
+        while not future.done():
+            train()
+        future.result()
+
+    group = dist.new_group()
+    for number in range(2):
+        save(number, process_group=group)
+    kept = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
+    dcp.load(kept, checkpoint_id=f"{place}.1")
+    assert all(value.any() for value in kept["model"].values())
+    dist.destroy_process_group()
+    print("passed")
+
+
 def timeouts(here, store):
     dist.set_timeout(datetime.timedelta(milliseconds=300), dist.group.WORLD)
     if here == 0:
@@ -338,6 +365,9 @@ class Life(unittest.TestCase):
 
     def test_threads_that_share_a_group_are_told_to_take_their_own(self):
         self.assertIn("passed", world(shared))
+
+    def test_checkpoints_are_written_beside_training(self):
+        self.assertIn("passed", world(saved_beside))
 
     def test_two_contexts_in_a_process(self):
         self.assertIn("passed", world(two_worlds))

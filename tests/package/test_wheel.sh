@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The wheel of the Python package, built by pip from this build, works in a fresh environment that cannot
 # see the checkout: two ranks start by the installed dprun, on one node and on two, and each has mapped
-# the wheel's own libraries and no UCX, libevent, libsodium or hwloc of the machine.
+# the wheel's own libraries and no UCX, libevent, libsodium or hwloc of the machine. Beside a PyTorch
+# ($TORCH_PYTHON, or what ./test.sh and ./quickstart.sh install) the wheel has the backend of
+# torch.distributed, which works where there is no compiler.
 #
 #   test_wheel.sh BUILD_DIR
 set -u
@@ -13,8 +15,17 @@ die() { echo "wheel: $*" >&2; exit 1; }
 for program in python3 patchelf readelf; do
     command -v $program >/dev/null || { echo "wheel: skipped, $program is not here"; exit 77; }
 done
-python3 -m venv "$work/env" >"$work/log" 2>&1 ||
-    { echo "wheel: skipped, python3 -m venv does not work (Debian: python3-venv)"; exit 77; }
+torch=
+for python in ${TORCH_PYTHON:+"$TORCH_PYTHON"} "$root/build-torch/bin/python" "$root/build-python/bin/python" python3; do
+    torch=$("$python" -c 'import importlib.util, os, sys
+sys.path.insert(0, sys.argv[1])
+from torch_ranks import VERSION
+assert VERSION >= (2, 4)
+print(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)))' "$root/python/tests" 2>/dev/null) && break
+done
+"$python" -m venv "$work/env" >"$work/log" 2>&1 ||
+    { echo "wheel: skipped, $python -m venv does not work (Debian: python3-venv)"; exit 77; }
+[ -z "$torch" ] || echo "$torch" >"$(echo "$work"/env/lib/python3*/site-packages)/torch.pth"
 
 # Without an index: everything that pip needs must be here.
 (cd / && "$work/env/bin/pip" wheel --no-index --no-cache-dir "--config-settings=build=$build" -w "$work" "$root/python") \
@@ -80,5 +91,28 @@ run() { # NODES: a job as a user starts it, without a variable that names the ch
 }
 run 1
 run 2
+if [ -n "$torch" ] && command -v c++ >/dev/null; then
+    cat >"$work/torch_program.py" <<'TXT'
+import os
+import torch
+import torch.distributed as dist
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):  # later ones find the installed backend by themselves
+    import dp.torch.backend
+dist.init_process_group("dp")
+x = torch.ones(2)
+dist.all_reduce(x)
+import dp.torch.native
+compiled = os.path.basename(os.path.dirname(dp.torch.native.load().__file__))
+print(f"rank {dist.get_rank()}: {x[1].item()} by a file of {compiled}", flush=True)
+dist.destroy_process_group()
+TXT
+    (cd "$work" && env -i PATH="$work/env/bin" HOME="$work" dprun -np 2 python torch_program.py) >"$work/out.torch" 2>&1 ||
+        { cat "$work/out.torch"; die "a job of torch.distributed failed without a compiler"; }
+    for rank in 0 1; do
+        grep -qF "rank $rank: 2.0 by a file of compiled" "$work/out.torch" ||
+            { cat "$work/out.torch"; die "rank $rank of torch.distributed said something else"; }
+    done
+fi
 (cd / && "$work/env/bin/dptrace" --help) | grep -q report || die "the installed dptrace does not start"
-echo "wheel: $(basename "$wheel") works"
+echo "wheel: $(basename "$wheel") works${torch:+, with the backend for the PyTorch of $torch}"
