@@ -107,16 +107,17 @@ def _stage_programs(built: str, stage: str) -> tuple[str, dict[str, str]]:
             shutil.copy(os.path.join(built, name), libraries)
     for name in PROGRAMS:
         shutil.copy(os.path.join(built, name), programs)
-    return bundle.complete(built, libraries, programs, _compile_backend(stage))
+    return bundle.complete(built, libraries, programs, _compile_backend(stage, os.path.join(built, "libdp.so.0")))
 
 
-def _compile_backend(stage: str) -> list[str]:
+def _compile_backend(stage: str, library: str) -> list[str]:
     """The backend of torch.distributed for the PyTorch that this Python has outside of the environment in which pip
     builds; no file where there is none, or no compiler for it."""
     folder = os.path.join(stage, "dp", "torch", "compiled")
     os.makedirs(folder)
+    environment = {**os.environ, "PYTHONPATH": stage, "LIBDP_PATH": library, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-m", "dp.torch.native", folder], stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": stage, "PYTHONDONTWRITEBYTECODE": "1"})
+                          stderr=subprocess.STDOUT, env=environment)
     if done.returncode != 0:
         print("the backend of torch.distributed is not in the wheel:", *done.stdout.splitlines()[-1:], flush=True)
     return [os.path.join(folder, name) for name in os.listdir(folder)]
