@@ -762,7 +762,7 @@ typedef struct dp_tensor {
 
 /*
  * All that follows is as dp_allreduce(), but for what it says. A root is a rank of the group, the
- * same on every rank. What only the root reads or writes may be NULL elsewhere.
+ * same on every rank. Memory that only the root reads or writes may be NULL elsewhere.
  */
 
 /* Reduces several tensors as one operation: all complete, or all fail with one status. name: of the

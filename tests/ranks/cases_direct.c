@@ -217,7 +217,7 @@ int case_direct_patterns(dp_context_t *dp)
 
 /* ---- Failures ------------------------------------------------------------------------------- */
 
-/* What rank 0 sends and rank 1 receives. */
+/* Rank 0 sends these, and rank 1 receives them. */
 typedef struct failure {
     const char *sent, *received; /* names */
     dp_dtype_t dtype;            /* of the receive; the send is I32 */

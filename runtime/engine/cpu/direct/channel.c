@@ -247,7 +247,7 @@ static int end_sends(dp_channel_t *channel, dp_channel_queue_t *over)
 
 /* ---- Receiving ------------------------------------------------------------------------------ */
 
-/* The first slot of a message has come. What does not fit is dropped. */
+/* The first slot of a message has come. A message that does not fit is dropped. */
 static void begin_receive(const dp_channel_t *channel, dp_engine_message_t *message,
                           const dp_slot_head_t *head, const dp_slot_t *slot)
 {

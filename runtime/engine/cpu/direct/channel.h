@@ -32,7 +32,7 @@ typedef struct dp_bell {
     _Atomic uint64_t table;
 } dp_bell_t;
 
-/* What all channels of a rank share. */
+/* All channels of a rank share this. */
 typedef struct dp_direct_node {
     dp_cpu_engine_t *engine; /* borrowed */
     char *bells;             /* [count] in the control block */

@@ -2,13 +2,13 @@
  * direct.c - moves the messages of ordered groups between the ranks of a node.
  *
  * A channel (channel.h) is this rank's end of all that two ranks send each other in one group. All
- * of them are guarded by one lock. Whoever holds it makes progress on all channels, a slice on each
+ * of them are guarded by one lock. Its holder makes progress on all channels, a slice on each
  * at a time, so no message waits for another one and sends never wait for receives: ranks that all
  * send first cannot deadlock. done() is called without the lock.
  *
  * A thread that waits polls for DP_SPIN, then sleeps on its rank's bell, a futex in shared memory
- * that other ranks ring only if somebody sleeps there. What no thread waits for is moved by a
- * thread of the engine; while others make progress it backs off, and it sleeps when nothing is
+ * that other ranks ring only if somebody sleeps there. Messages that nobody waits for are moved by
+ * a thread of the engine; while others make progress it backs off, and it sleeps when nothing is
  * posted.
  */
 #include "runtime/engine/cpu/direct/direct.h"
