@@ -11,7 +11,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-NAME = "libdp.so.0"
+NAME = "libdp.so.0.3"
 
 
 def _candidates() -> list[str]:
@@ -36,7 +36,7 @@ try:
     _short = ctypes.PyDLL(PATH)
 except OSError as error:
     raise ImportError(f"libdp cannot be loaded from {PATH}: {error}. Build it (./quickstart.sh "
-                      "--build-only), install the wheel, or set LIBDP_PATH to libdp.so.0") from None
+                      f"--build-only), install the wheel, or set LIBDP_PATH to {NAME}") from None
 
 
 class Sized(Structure):

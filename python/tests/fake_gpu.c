@@ -1,7 +1,7 @@
 /*
  * fake_gpu.c - libdp for test_stream_wait.py: operations with a stream, on a context without a GPU.
  *
- * Loaded as LIBDP_PATH, it stands before libdp.so.0 and hands all calls on. A stream is dropped
+ * Loaded as LIBDP_PATH, it stands before libdp and hands all calls on. A stream is dropped
  * from the options, as the context has none. The test says how far operations have come: not
  * issued, issued and on the way, over, or failed on the way; and reads which streams waited.
  */

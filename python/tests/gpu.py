@@ -609,7 +609,7 @@ class Run:
     def job(self, name):
         path = os.path.join(self.given.logs, f"{name}.log")
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        library = os.path.join(os.path.dirname(os.path.abspath(self.given.dprun)), "libdp.so.0")
+        library = os.path.join(os.path.dirname(os.path.abspath(self.given.dprun)), "libdp.so")
         environment = {"LIBDP_PATH": library, **os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
                        "PYTHONPATH": ":".join(filter(None, (package, os.environ.get("PYTHONPATH"))))}
         start, limit = time.monotonic(), self.limit()

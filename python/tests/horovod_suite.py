@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, folder: str) -> dict:
     copy_tests(options.horovod, folder)
     rows, done, found = os.path.join(folder, "rows."), os.path.join(folder, "done"), {}
     environment = {**os.environ, "PYTHONPATH": os.path.join(TOP, "python"), "SUITE_ROWS": rows,
-                   "LIBDP_PATH": os.path.join(os.path.abspath(options.build), "libdp.so.0"),
+                   "LIBDP_PATH": os.path.join(os.path.abspath(options.build), "libdp.so"),
                    "SUITE_DONE": done, "SUITE_LIMIT": str(options.limit), "OMP_NUM_THREADS": "1"}
     command = [os.path.join(os.path.abspath(options.build), "dprun"), "-np", str(options.np), options.python, "-m",
                "pytest", "-q", "-p", "no:cacheprovider", "test_torch.py"]

@@ -43,7 +43,7 @@ contract:*) choose "" "anything" ;;
 types:*) command -v mypy >/dev/null || choose "import mypy" "mypy (pip install mypy)" ;;
 *) choose "import numpy" "NumPy (Debian: python3-numpy)" ;;
 esac
-export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so.0 DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=${here%/tests} LIBDP_PATH=$build/libdp.so DPRUN=$build/dprun PYTHONDONTWRITEBYTECODE=1
 export DP_FUSION_BYTES=1M # a job need not fill 96 MiB when it starts
 export DP_CHECK_REPLICAS=1 # DistributedOptimizers compare their ranks' parameters behind each step
 # A cache of this build's, so that nothing of the user's is used or written.
@@ -69,7 +69,7 @@ case $what in
 collectives | torch | optimizer | optimizer_table)
     export OMP_NUM_THREADS=1 # ranks share the cores already
     if [ "${4:-}" = gpu ]; then # libdp with the plug-in, the driver and the runtime of the doubles
-        export LD_LIBRARY_PATH=$build/tests/double LIBDP_PATH=$build/tests/double/libdp.so.0 DP_DEVICE=cuda DP_TEST_GPUS=1
+        export LD_LIBRARY_PATH=$build/tests/double LIBDP_PATH=$build/tests/double/libdp.so DP_DEVICE=cuda DP_TEST_GPUS=1
         export UCX_MEM_EVENTS=n UCX_MEM_MMAP_HOOK_MODE=none # as for all tests over simulated memory
         exec "$DPRUN" -np "${3:-2}" --share-gpu "$python" "$here/test_$what.py" --failfast
     fi

@@ -211,7 +211,7 @@ def main():
     args = parser.parse_args()
     build, names, report = os.path.abspath(args.build), args.only or ALL, Report()
     environment = {**os.environ, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1",
-                   "LIBDP_PATH": os.path.join(build, "libdp.so.0")}
+                   "LIBDP_PATH": os.path.join(build, "libdp.so")}
     about = machine.describe(os.path.dirname(PACKAGE), {})
     about["Python"] = sys.version.split()[0]
     print("\n".join(f"{name:18} {value}" for name, value in about.items() if value), flush=True)

@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
 
 def compile_backend(options: argparse.Namespace) -> str:
     """Loads the backend here, once, and not in each rank; why there is none, or ''."""
-    os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so.0"))
+    os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so"))
     sys.path.insert(0, os.path.join(TOP, "python"))
     native = importlib.import_module("dp.torch.native")
     try:
@@ -66,7 +66,7 @@ def prepare(options: argparse.Namespace, folder: str):
                       DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(options.limit),
                       PYTORCH_TEST_WITH_SLOW="0")
     os.environ.setdefault("MASTER_PORT", "29500")
-    os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so.0"))
+    os.environ.setdefault("LIBDP_PATH", os.path.join(options.build, "libdp.so"))
     sys.path.insert(0, os.path.join(TOP, "python"))
     from torch.testing._internal import common_distributed as common
     if not options.peer:

@@ -47,19 +47,30 @@ sys.exit("{name}: not in any of " + ", ".join(places))
 
 
 def _project() -> dict:
-    """pyproject.toml's table [project], with the version that CMakeLists.txt has."""
+    """pyproject.toml's table [project], with the version that dp.h has."""
     try:
         import tomllib
     except ImportError:  # Python 3.9 and 3.10
         import tomli as tomllib
     with open(os.path.join(PYTHON, "pyproject.toml"), "rb") as file:
         project = tomllib.load(file)["project"]
-    with open(os.path.join(TOP, "CMakeLists.txt"), encoding="utf-8") as file:
-        found = re.search(r"project\(dp VERSION ([\d.]+)", file.read())
-    if found is None:
-        raise RuntimeError(f"{TOP}/CMakeLists.txt: there is no project(dp VERSION ...)")
-    project["version"] = found.group(1)
+    project["version"] = ".".join(_version())
     return project
+
+
+def _version() -> list[str]:
+    """Its three numbers, as include/dp.h has them."""
+    header = os.path.join(TOP, "include", "dp.h")
+    with open(header, encoding="utf-8") as file:
+        found = re.findall(r"^#define DP_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", file.read(), re.MULTILINE)
+    if len(found) != 3:
+        raise RuntimeError(f"{header}: DP_VERSION_MAJOR, DP_VERSION_MINOR and DP_VERSION_PATCH are not there")
+    return found
+
+
+def _library() -> str:
+    """The name of the library's file, which has what of the version decides on its ABI."""
+    return f"libdp.so.{'.'.join(_version()[:2])}"
 
 
 # ---- What the wheel is made of -------------------------------------------------------------------
@@ -83,7 +94,7 @@ def _built(settings: dict | None) -> str:
         _build(folder)
         return folder
     folder = os.path.abspath(given)
-    for name in ("libdp.so.0", *PROGRAMS):
+    for name in (_library(), *PROGRAMS):
         if not os.path.exists(os.path.join(folder, name)):
             raise RuntimeError(f"{folder} has no {name}: build it first, or leave out "
                                "--config-settings=build=")
@@ -102,12 +113,12 @@ def _stage_programs(built: str, stage: str) -> tuple[str, dict[str, str]]:
     libraries, programs = os.path.join(package, "lib"), os.path.join(package, "bin")
     os.makedirs(libraries)
     os.makedirs(programs)
-    for name in ("libdp.so.0", PLUGIN):
+    for name in (_library(), PLUGIN):
         if os.path.exists(os.path.join(built, name)):
             shutil.copy(os.path.join(built, name), libraries)
     for name in PROGRAMS:
         shutil.copy(os.path.join(built, name), programs)
-    return bundle.complete(built, libraries, programs, _compile_backend(stage, os.path.join(built, "libdp.so.0")))
+    return bundle.complete(built, libraries, programs, _compile_backend(stage, os.path.join(built, _library())))
 
 
 def _compile_backend(stage: str, library: str) -> list[str]:

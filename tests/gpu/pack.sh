@@ -127,7 +127,7 @@ pack_backend() {
     local file
     [ -n "${TORCH_PYTHON:-}" ] || return 0
     mkdir -m 700 "$work/cache" "$work/cache/libdp" && mkdir -p "$to/torch"
-    file=$(XDG_CACHE_HOME=$work/cache LIBDP_PATH=$build/libdp.so.0 PYTHONPATH=$to/src/python PYTHONDONTWRITEBYTECODE=1 \
+    file=$(XDG_CACHE_HOME=$work/cache LIBDP_PATH=$build/libdp.so PYTHONPATH=$to/src/python PYTHONDONTWRITEBYTECODE=1 \
         "$TORCH_PYTHON" -m dp.torch.native) || die "$TORCH_PYTHON cannot compile the backend"
     copy_binary "$file" "$to/torch/${file##*/}" '$ORIGIN/..'
 }

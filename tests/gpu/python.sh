@@ -37,7 +37,7 @@ package=$here/src/python # of a package; else the checkout's
 
 unset DP_DEVICE DP_GPU_LIBRARY_PATH UCX_MODULE_DIR
 [ ! -d "$root/lib/ucx" ] || export UCX_MODULE_DIR=$root/lib/ucx
-export LIBDP_PATH=$root/libdp.so.0 PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+export LIBDP_PATH=$root/libdp.so.0.3 PYTHONPATH=$package${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 export DP_LOG=${DP_LOG:-info} # names the plug-in, and the NCCL and the CUDA that it found
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -57,7 +57,7 @@ class Relink:
             self.inputs[word] = True
             return [word]
         if name.startswith("libdp.so"):
-            return ["../libdp.so.0"]
+            return ["../libdp.so.0.3"]
         if name.startswith(CUDA) and ".so" in word:
             return ["-l:" + soname(word)]
         if word == "-lcudart":

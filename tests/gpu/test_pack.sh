@@ -51,7 +51,7 @@ while IFS='|' read -r what row; do
     grep -qE "^FAILED +$row" "$work/log" || fail "$what is not found"
     echo "found: $what"
 done <<'ROWS'
-a library that is missing|libdp.so.0 +lacks .*libucs.so.0
+a library that is missing|libdp.so.0.3 +lacks .*libucs.so.0
 a plug-in that is missing|libgpt2-cuda.so +is not in the archive
 a program that is missing|dptrace +is not in the archive
 a script that is missing|ranks_cuda.sh +is not in the archive

@@ -126,7 +126,7 @@ python_under_srun() {
         "$name" -c 'import numpy, torch' 2>/dev/null && python=$name && break
     done
     [ -n "$python" ] || { echo "no python: no Python here has PyTorch (Debian: python3-torch)"; return; }
-    PYTHONPATH=$here/../../python LIBDP_PATH=$build/libdp.so.0 PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
+    PYTHONPATH=$here/../../python LIBDP_PATH=$build/libdp.so PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
         DP_FUSION_BYTES=1M DP_START_TIMEOUT=90s job --mpi=pmi2 \
         "$python" "$here/../../python/examples/mnist_like.py" --epochs 1 --pictures 256 || bad "python: code $?"
     # One world of four, not four of one.
