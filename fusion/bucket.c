@@ -183,7 +183,7 @@ static int hands_over(const dp_bucket_t *bucket)
     case DP_COLLECTIVE_REDUCE:
         return bucket->buffer != NULL;
     case DP_COLLECTIVE_REDUCE_SCATTER:
-        return bucket->buffer != NULL && !dp_bucket_engine_compresses(bucket);
+        return bucket->buffer != NULL && dp_bucket_keeps_row(bucket);
     default:
         return 0;
     }

@@ -47,7 +47,9 @@ static inline const dp_device_ops_t *dp_bucket_device(const dp_bucket_t *bucket)
 
 /* 1: the elements in its fused buffer are of another type than the tensors'. */
 int dp_bucket_is_cast(const dp_bucket_t *bucket);
-dp_dtype_t dp_bucket_buffer_dtype(const dp_bucket_t *bucket);
+
+/* 1: a reduce_scatter that leaves this rank's row in the fused buffer, where unpack finds it. */
+int dp_bucket_keeps_row(const dp_bucket_t *bucket);
 
 /* 1: the norm, the largest magnitude and so on of its results are wanted. */
 int dp_bucket_wants_tally(const dp_bucket_t *bucket);
@@ -62,7 +64,7 @@ int dp_bucket_needs_buffer(const dp_bucket_t *bucket);
  * wants nothing; and where it lies in the fused buffer. */
 const unsigned char *dp_bucket_user_in(const dp_bucket_t *bucket, size_t index);
 unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index);
-unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index);
+unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index, size_t row);
 
 /* Fills in op, its pieces and its exchange. */
 void dp_bucket_fill_op(dp_bucket_t *bucket);
@@ -76,7 +78,7 @@ void dp_bucket_unpack(void *bucket); /* nothing, unless the engine left results 
 void dp_bucket_end(void *bucket);    /* the last one: the bucket may be gone when it returns */
 void dp_bucket_unpack_and_end(void *bucket);
 
-/* How many rows of each piece lie one behind the other in the fused buffer. */
+/* How many rows the fused buffer has. */
 size_t dp_bucket_rows(const dp_bucket_t *bucket);
 /* 1: the engine's result of a piece has to be copied, scaled or measured. */
 int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index);

@@ -44,15 +44,20 @@ static dp_status_t cast_batch_add(cast_batch_t *cast_batch, const dp_cast_piece_
  * the others are applied before it meets their data. */
 static dp_status_t fill_absent(const dp_bucket_t *bucket, size_t index, dp_stream_t *stream)
 {
-    const size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
-    const dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
-    void *to = dp_bucket_buffer_at(bucket, index);
+    const size_t count = dp_bucket_piece(bucket, index)->count;
+    const dp_dtype_t dtype = bucket->plan->buffer_dtype;
+    dp_status_t status = DP_OK;
 
     if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
-        return dp_bucket_device(bucket)->fill(stream, DP_U8, DP_SUM, to,
+        return dp_bucket_device(bucket)->fill(stream, DP_U8, DP_SUM,
+                                              dp_bucket_buffer_at(bucket, index, 0),
                                               count * dp_dtype_bytes(dtype));
     }
-    return dp_bucket_device(bucket)->fill(stream, dtype, bucket->plan->reduce, to, count);
+    for (size_t row = 0; row < dp_bucket_rows(bucket) && status == DP_OK; row++) {
+        status = dp_bucket_device(bucket)->fill(stream, dtype, bucket->plan->reduce,
+                                                dp_bucket_buffer_at(bucket, index, row), count);
+    }
+    return status;
 }
 
 static dp_status_t cast_rows(const dp_bucket_t *bucket, size_t index, cast_batch_t *cast_batch)
@@ -60,15 +65,14 @@ static dp_status_t cast_rows(const dp_bucket_t *bucket, size_t index, cast_batch
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     const size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
     dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
-                             .to = dp_bucket_buffer_at(bucket, index),
                              .count = dp_bucket_piece(bucket, index)->count,
                              .scale = dp_bucket_pack_scale(bucket, index)};
     dp_status_t status = DP_OK;
 
     for (size_t row = 0; row < dp_bucket_rows(bucket) && status == DP_OK; row++) {
+        piece.to = dp_bucket_buffer_at(bucket, index, row);
         status = cast_batch_add(cast_batch, &piece);
         piece.from = (const unsigned char *)piece.from + stride;
-        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(cast_batch->to);
     }
     return status;
 }
@@ -86,7 +90,7 @@ dp_status_t dp_bucket_queue_pack(dp_bucket_t *bucket, dp_stream_t *stream)
 
     bucket->begin_ns = dp_now_ns();
     cast_batch.from = bucket->plan->dtype;
-    cast_batch.to = dp_bucket_buffer_dtype(bucket);
+    cast_batch.to = bucket->plan->buffer_dtype;
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         status = dp_bucket_item(bucket, i)->item->is_absent ? fill_absent(bucket, i, stream)
                                                             : cast_rows(bucket, i, &cast_batch);
@@ -117,7 +121,7 @@ dp_status_t dp_bucket_queue_unpack(dp_bucket_t *bucket, dp_stream_t *stream)
     dp_status_t status = DP_OK;
     int is_begun = 0;
 
-    cast_batch.from = dp_bucket_buffer_dtype(bucket);
+    cast_batch.from = bucket->plan->buffer_dtype;
     cast_batch.to = bucket->plan->dtype;
     for (size_t i = 0; i < bucket->plan->piece_count && status == DP_OK; i++) {
         const dp_engine_piece_t *reduced;

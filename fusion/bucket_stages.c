@@ -20,14 +20,14 @@
 
 int dp_bucket_is_cast(const dp_bucket_t *bucket)
 {
-    return bucket->plan->wire != DP_WIRE_NONE && !bucket->plan->in_place &&
-           !dp_bucket_engine_compresses(bucket);
+    return bucket->plan->buffer_dtype != bucket->plan->dtype;
 }
 
-dp_dtype_t dp_bucket_buffer_dtype(const dp_bucket_t *bucket)
+/* Engines that cast write the row to its place themselves. */
+int dp_bucket_keeps_row(const dp_bucket_t *bucket)
 {
-    if (!dp_bucket_is_cast(bucket)) return bucket->plan->dtype;
-    return bucket->plan->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
+    return bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER && !bucket->plan->in_place &&
+           !dp_bucket_engine_compresses(bucket);
 }
 
 static int is_reduction(const dp_bucket_t *bucket)
@@ -83,10 +83,11 @@ unsigned char *dp_bucket_user_out(const dp_bucket_t *bucket, size_t index)
     return out == NULL ? NULL : out + offset_of(bucket, index);
 }
 
-unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index)
+unsigned char *dp_bucket_buffer_at(const dp_bucket_t *bucket, size_t index, size_t row)
 {
     DP_ASSERT(bucket->buffer != NULL);
-    return (unsigned char *)bucket->buffer->memory + dp_bucket_piece(bucket, index)->buffer_offset;
+    return (unsigned char *)bucket->buffer->memory + row * bucket->plan->row_bytes +
+           dp_bucket_piece(bucket, index)->buffer_offset;
 }
 
 /* Where the engine finds and leaves a piece. */
@@ -96,16 +97,16 @@ static void fill_addresses(const dp_bucket_t *bucket, size_t index, dp_engine_pi
     size_t rows = dp_bucket_tensor(bucket, index)->count;
 
     piece->in = plan->in_place           ? (const void *)dp_bucket_user_in(bucket, index)
-                : bucket->buffer != NULL ? (const void *)dp_bucket_buffer_at(bucket, index)
+                : bucket->buffer != NULL ? (const void *)dp_bucket_buffer_at(bucket, index, 0)
                                          : NULL;
     piece->out = dp_bucket_user_out(bucket, index);
     switch (plan->collective) {
     case DP_COLLECTIVE_ALLREDUCE:
-        if (!plan->in_place) piece->out = dp_bucket_buffer_at(bucket, index);
+        if (!plan->in_place) piece->out = dp_bucket_buffer_at(bucket, index, 0);
         break;
     case DP_COLLECTIVE_REDUCE:
         if (!plan->in_place && is_root_of(bucket, index)) {
-            piece->out = dp_bucket_buffer_at(bucket, index);
+            piece->out = dp_bucket_buffer_at(bucket, index, 0);
         }
         break;
     case DP_COLLECTIVE_BROADCAST:
@@ -115,12 +116,10 @@ static void fill_addresses(const dp_bucket_t *bucket, size_t index, dp_engine_pi
         piece->stride = rows;
         break;
     case DP_COLLECTIVE_REDUCE_SCATTER:
-        piece->stride = plan->in_place ? rows : piece->count;
-        if (dp_bucket_is_cast(bucket)) {
-            piece->out = dp_bucket_buffer_at(bucket, index) +
-                         (size_t)bucket->job->rank * piece->count *
-                             dp_dtype_bytes(dp_bucket_buffer_dtype(bucket));
-        }
+        piece->stride =
+            plan->in_place ? rows : plan->row_bytes / dp_dtype_bytes(plan->buffer_dtype);
+        if (dp_bucket_keeps_row(bucket))
+            piece->out = dp_bucket_buffer_at(bucket, index, (size_t)bucket->job->rank);
         break;
     default:
         break;
@@ -167,7 +166,7 @@ void dp_bucket_fill_op(dp_bucket_t *bucket)
         (dp_engine_op_t){.group = job->launch->group != NULL ? job->launch->group->engine : NULL,
                          .lane = job->launch->lane,
                          .collective = plan->collective,
-                         .dtype = dp_bucket_buffer_dtype(bucket),
+                         .dtype = bucket->plan->buffer_dtype,
                          .reduce = plan->reduce,
                          .wire = dp_bucket_engine_compresses(bucket) ? plan->wire : DP_WIRE_NONE,
                          .root = plan->root,
@@ -192,7 +191,8 @@ void dp_bucket_fill_op(dp_bucket_t *bucket)
     }
     bucket->op.pieces = &job->pieces[plan->piece_begin];
     bucket->op.piece_count = plan->piece_count;
-    bucket->op.is_packed = plan->collective == DP_COLLECTIVE_ALLREDUCE && !plan->in_place;
+    bucket->op.is_packed = !plan->in_place && (plan->collective == DP_COLLECTIVE_ALLREDUCE ||
+                                               plan->collective == DP_COLLECTIVE_REDUCE_SCATTER);
     for (size_t i = 0; i < plan->piece_count; i++)
         fill_piece(bucket, i);
 }
@@ -286,15 +286,17 @@ size_t dp_bucket_rows(const dp_bucket_t *bucket)
 static void pack_absent(const dp_bucket_t *bucket, size_t index)
 {
     const dp_fusion_item_t *state = dp_bucket_item(bucket, index);
-    size_t count = dp_bucket_rows(bucket) * dp_bucket_piece(bucket, index)->count;
-    dp_dtype_t dtype = dp_bucket_buffer_dtype(bucket);
+    const size_t count = dp_bucket_piece(bucket, index)->count;
+    const dp_dtype_t dtype = bucket->plan->buffer_dtype;
 
     if (bucket->plan->collective == DP_COLLECTIVE_ALLGATHER) {
-        memset(dp_bucket_buffer_at(bucket, index), 0, count * dp_dtype_bytes(dtype));
+        memset(dp_bucket_buffer_at(bucket, index, 0), 0, count * dp_dtype_bytes(dtype));
         return;
     }
-    dp_identity_fill(dp_bucket_buffer_at(bucket, index), count, dtype, bucket->plan->reduce,
-                     dp_bucket_is_cast(bucket) ? 1.0 : state->prescale);
+    for (size_t row = 0; row < dp_bucket_rows(bucket); row++) {
+        dp_identity_fill(dp_bucket_buffer_at(bucket, index, row), count, dtype,
+                         bucket->plan->reduce, dp_bucket_is_cast(bucket) ? 1.0 : state->prescale);
+    }
 }
 
 static void pack_piece(const dp_bucket_t *bucket, size_t index)
@@ -302,18 +304,17 @@ static void pack_piece(const dp_bucket_t *bucket, size_t index)
     const dp_pipeline_tensor_t *tensor = dp_bucket_tensor(bucket, index);
     size_t stride = tensor->count * dp_dtype_bytes(tensor->dtype);
     dp_cast_piece_t piece = {.from = dp_bucket_user_in(bucket, index),
-                             .to = dp_bucket_buffer_at(bucket, index),
                              .count = dp_bucket_piece(bucket, index)->count,
                              .scale = dp_bucket_pack_scale(bucket, index)};
     dp_cast_args_t args = {.from = tensor->dtype,
-                           .to = dp_bucket_buffer_dtype(bucket),
+                           .to = bucket->plan->buffer_dtype,
                            .pieces = &piece,
                            .piece_count = 1};
 
     for (size_t row = 0; row < dp_bucket_rows(bucket); row++) {
+        piece.to = dp_bucket_buffer_at(bucket, index, row);
         dp_kernel_cast(&args);
         piece.from = (const unsigned char *)piece.from + stride;
-        piece.to = (unsigned char *)piece.to + piece.count * dp_dtype_bytes(args.to);
     }
 }
 
@@ -338,8 +339,8 @@ void dp_bucket_pack(void *argument)
 
 /* ---- Unpack --------------------------------------------------------------------------------- */
 
-/* Of a broadcast, an allgather and a reduce_scatter the engine itself writes the results to their
- * places. */
+/* Of a broadcast and an allgather, and of a reduce_scatter that keeps no row, the engine itself
+ * writes the results to their places. */
 int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index)
 {
     if (dp_plan_is_alone(bucket->plan->collective)) return 0;
@@ -350,7 +351,7 @@ int dp_bucket_needs_unpack(const dp_bucket_t *bucket, size_t index)
         bucket->plan->collective == DP_COLLECTIVE_REDUCE) {
         return !bucket->plan->in_place;
     }
-    return dp_bucket_is_cast(bucket);
+    return dp_bucket_keeps_row(bucket);
 }
 
 static void unpack_piece(dp_bucket_t *bucket, size_t index)
@@ -360,7 +361,7 @@ static void unpack_piece(dp_bucket_t *bucket, size_t index)
                              .to = dp_bucket_user_out(bucket, index),
                              .count = reduced->count,
                              .scale = dp_bucket_unpack_scale(bucket, index)};
-    dp_cast_args_t args = {.from = dp_bucket_buffer_dtype(bucket),
+    dp_cast_args_t args = {.from = bucket->plan->buffer_dtype,
                            .to = dp_bucket_tensor(bucket, index)->dtype,
                            .pieces = &piece,
                            .piece_count = 1};

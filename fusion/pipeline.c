@@ -32,7 +32,8 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     pipeline->limits = (dp_plan_limits_t){
         .buffer_bytes = dp_max(config->fusion_bytes, dp_plan_least_buffer_bytes(ranks)),
         .alignment = ALIGNMENT,
-        .ranks = ranks};
+        .ranks = ranks,
+        .casts = !engine->ops->compresses};
     pipeline->device = device;
     pipeline->engine = engine;
     pipeline->log = log;

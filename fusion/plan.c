@@ -15,9 +15,15 @@
  * work, and how far a tensor can overtake others. */
 #define LOOK_AHEAD 64
 
-static int has_rows(const dp_plan_entry_t *entry)
+static size_t rows_of(dp_collective_t collective, int ranks)
 {
-    return entry->collective == DP_COLLECTIVE_REDUCE_SCATTER;
+    return collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)ranks : 1;
+}
+
+static dp_dtype_t buffer_dtype(const dp_plan_entry_t *entry, const dp_plan_limits_t *limits)
+{
+    if (entry->wire == DP_WIRE_NONE || entry->in_place || !limits->casts) return entry->dtype;
+    return entry->wire == DP_WIRE_FP16 ? DP_F16 : DP_BF16;
 }
 
 int dp_plan_is_alone(dp_collective_t collective)
@@ -48,13 +54,26 @@ int dp_plan_is_alone(dp_collective_t collective)
     return 0;
 }
 
-size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
+/* Of a piece of `count` elements, in all its rows. SIZE_MAX when they do not fit size_t. */
+static size_t payload_bytes(const dp_plan_entry_t *entry, size_t count, int ranks)
 {
     size_t bytes;
 
     if (__builtin_mul_overflow(count, dp_dtype_bytes(entry->dtype), &bytes)) return SIZE_MAX;
-    if (has_rows(entry) && __builtin_mul_overflow(bytes, (size_t)ranks, &bytes)) return SIZE_MAX;
+    if (__builtin_mul_overflow(bytes, rows_of(entry->collective, ranks), &bytes)) return SIZE_MAX;
     return bytes;
+}
+
+/* A fused buffer of rows of so many bytes: each begins aligned. SIZE_MAX likewise. */
+static size_t bytes_of_rows(dp_collective_t collective, size_t row_bytes,
+                            const dp_plan_limits_t *limits)
+{
+    const size_t rows = rows_of(collective, limits->ranks);
+    size_t bytes;
+
+    if (rows == 1 || row_bytes > limits->buffer_bytes) return row_bytes;
+    bytes = dp_align_up(row_bytes, limits->alignment);
+    return __builtin_mul_overflow(bytes, rows, &bytes) ? SIZE_MAX : bytes;
 }
 
 size_t dp_plan_least_buffer_bytes(int ranks)
@@ -88,12 +107,14 @@ static int is_same_kind(const dp_plan_entry_t *a, const dp_plan_entry_t *b)
 /* The largest part of an entry that fits a fused buffer: a multiple of DP_TALLY_BLOCK; 0: none. */
 static size_t part_count(const dp_plan_entry_t *entry, const dp_plan_limits_t *limits)
 {
-    size_t count = limits->buffer_bytes / dp_plan_buffer_bytes(entry, 1, limits->ranks);
+    const size_t rows = rows_of(entry->collective, limits->ranks);
+    const size_t count = limits->buffer_bytes / rows / dp_dtype_bytes(buffer_dtype(entry, limits));
 
     return count / DP_TALLY_BLOCK * DP_TALLY_BLOCK;
 }
 
-static dp_status_t open_bucket(dp_plan_t *plan, const dp_plan_entry_t *entry)
+static dp_status_t open_bucket(dp_plan_t *plan, const dp_plan_limits_t *limits,
+                               const dp_plan_entry_t *entry)
 {
     void *buckets = plan->buckets;
 
@@ -101,14 +122,16 @@ static dp_status_t open_bucket(dp_plan_t *plan, const dp_plan_entry_t *entry)
         return DP_ERR_NO_MEMORY;
     }
     plan->buckets = buckets;
-    plan->buckets[plan->bucket_count] = (dp_plan_bucket_t){.collective = entry->collective,
-                                                           .dtype = entry->dtype,
-                                                           .reduce = entry->reduce,
-                                                           .wire = entry->wire,
-                                                           .root = entry->root,
-                                                           .in_place = entry->in_place,
-                                                           .divisor = entry->divisor,
-                                                           .piece_begin = plan->piece_count};
+    plan->buckets[plan->bucket_count] =
+        (dp_plan_bucket_t){.collective = entry->collective,
+                           .dtype = entry->dtype,
+                           .buffer_dtype = buffer_dtype(entry, limits),
+                           .reduce = entry->reduce,
+                           .wire = entry->wire,
+                           .root = entry->root,
+                           .in_place = entry->in_place,
+                           .divisor = entry->divisor,
+                           .piece_begin = plan->piece_count};
     plan->bucket_count++;
     return DP_OK;
 }
@@ -118,7 +141,6 @@ static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
                              const dp_plan_entry_t *entry, dp_plan_piece_t piece)
 {
     dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
-    size_t bytes = dp_plan_buffer_bytes(entry, piece.count, limits->ranks);
     void *pieces = plan->pieces;
 
     if (!grow(&pieces, &plan->piece_room, plan->piece_count + 1, sizeof(*plan->pieces))) {
@@ -126,23 +148,33 @@ static dp_status_t add_piece(dp_plan_t *plan, const dp_plan_limits_t *limits,
     }
     plan->pieces = pieces;
     if (!entry->in_place && !dp_plan_is_alone(entry->collective)) {
-        piece.buffer_offset = dp_align_up(bucket->buffer_bytes, limits->alignment);
-        bucket->buffer_bytes = piece.buffer_offset + bytes;
+        piece.buffer_offset = dp_align_up(bucket->row_bytes, limits->alignment);
+        bucket->row_bytes =
+            piece.buffer_offset + piece.count * dp_dtype_bytes(bucket->buffer_dtype);
+        bucket->buffer_bytes = bytes_of_rows(bucket->collective, bucket->row_bytes, limits);
+        bucket->row_bytes = bucket->buffer_bytes / rows_of(bucket->collective, limits->ranks);
     }
-    bucket->payload_bytes += bytes;
+    bucket->payload_bytes += payload_bytes(entry, piece.count, limits->ranks);
     bucket->piece_count++;
     plan->pieces[plan->piece_count++] = piece;
     return DP_OK;
 }
 
-/* Whether the last bucket has room for so many bytes more. */
-static int fits(const dp_plan_t *plan, const dp_plan_limits_t *limits, int in_place, size_t bytes)
+/* Whether the last bucket has room for all of an entry. */
+static int fits(const dp_plan_t *plan, const dp_plan_limits_t *limits, const dp_plan_entry_t *entry)
 {
     const dp_plan_bucket_t *bucket = &plan->buckets[plan->bucket_count - 1];
-    size_t used =
-        in_place ? bucket->payload_bytes : dp_align_up(bucket->buffer_bytes, limits->alignment);
+    const size_t most = limits->buffer_bytes;
+    const size_t bytes = payload_bytes(entry, entry->count, limits->ranks);
+    const size_t row_bytes = entry->count * dp_dtype_bytes(bucket->buffer_dtype);
 
-    return used <= limits->buffer_bytes && bytes <= limits->buffer_bytes - used;
+    if (bytes == SIZE_MAX) return 0;
+    if (entry->in_place)
+        return bucket->payload_bytes <= most && bytes <= most - bucket->payload_bytes;
+    return row_bytes <= most &&
+           bytes_of_rows(bucket->collective,
+                         dp_align_up(bucket->row_bytes, limits->alignment) + row_bytes,
+                         limits) <= most;
 }
 
 /* Opens the bucket that begins with an entry. An entry larger than a fused buffer is cut: its full
@@ -152,25 +184,27 @@ static dp_status_t begin_with(dp_plan_t *plan, const dp_plan_limits_t *limits,
                               const dp_plan_entry_t *entries, size_t index)
 {
     const dp_plan_entry_t *entry = &entries[index];
-    size_t bytes = dp_plan_buffer_bytes(entry, entry->count, limits->ranks);
+    const size_t row_bytes = entry->count * dp_dtype_bytes(buffer_dtype(entry, limits));
     dp_plan_piece_t piece = {.entry = index, .first = 0, .count = entry->count};
     int is_alone = dp_plan_is_alone(entry->collective);
     dp_status_t status;
 
-    if (!is_alone && bytes == SIZE_MAX) return DP_ERR_INVALID;
-    if (!is_alone && !entry->in_place && bytes > limits->buffer_bytes) {
+    if (!is_alone && payload_bytes(entry, entry->count, limits->ranks) == SIZE_MAX)
+        return DP_ERR_INVALID;
+    if (!is_alone && !entry->in_place &&
+        bytes_of_rows(entry->collective, row_bytes, limits) > limits->buffer_bytes) {
         size_t part = part_count(entry, limits);
 
         if (part == 0) return DP_ERR_INVALID;
         for (; entry->count - piece.first > part; piece.first += part) {
             piece.count = part;
-            status = open_bucket(plan, entry);
+            status = open_bucket(plan, limits, entry);
             if (status == DP_OK) status = add_piece(plan, limits, entry, piece);
             if (status != DP_OK) return status;
         }
         piece.count = entry->count - piece.first;
     }
-    status = open_bucket(plan, entry);
+    status = open_bucket(plan, limits, entry);
     return status == DP_OK ? add_piece(plan, limits, entry, piece) : status;
 }
 
@@ -195,10 +229,7 @@ static dp_status_t fill_bucket(dp_plan_t *plan, const dp_plan_limits_t *limits,
             others++;
             continue;
         }
-        if (!fits(plan, limits, entry->in_place,
-                  dp_plan_buffer_bytes(entry, entry->count, limits->ranks))) {
-            return DP_OK;
-        }
+        if (!fits(plan, limits, entry)) return DP_OK;
         status = add_piece(plan, limits, entry, piece);
         if (status != DP_OK) return status;
         plan->taken[i] = 1;

@@ -25,6 +25,7 @@ typedef struct dp_plan_limits {
     size_t buffer_bytes; /* room of one fused buffer */
     size_t alignment;    /* of pieces in a fused buffer, bytes */
     int ranks;           /* of the group */
+    int casts;           /* 1: fused buffers hold the wire's type, as the engine cannot compress */
 } dp_plan_limits_t;
 
 /* A part of an entry. */
@@ -32,13 +33,19 @@ typedef struct dp_plan_piece {
     size_t entry;         /* index into the entries */
     size_t first;         /* element (of a row) where the part begins; multiple of DP_TALLY_BLOCK */
     size_t count;         /* elements (of a row) */
-    size_t buffer_offset; /* bytes into the fused buffer; 0 when in place */
+    size_t buffer_offset; /* bytes into each row of the fused buffer; 0 when in place */
 } dp_plan_piece_t;
 
-/* Pieces that travel as one engine operation. */
+/*
+ * Pieces that travel as one engine operation. Their fused buffer has one row, or, for a
+ * reduce_scatter, one for each rank, so that the bytes for a rank lie together:
+ *
+ *     rank 0's row          rank 1's row
+ *     piece 0 | piece 1 |   piece 0 | piece 1 |   ...        a row begins every row_bytes
+ */
 typedef struct dp_plan_bucket {
     dp_collective_t collective;
-    dp_dtype_t dtype;
+    dp_dtype_t dtype, buffer_dtype; /* of the tensors; of the elements in the fused buffer */
     dp_reduce_t reduce;
     dp_wire_t wire;
     int root; /* of a reduce: of its first entry; the others may have another */
@@ -47,7 +54,7 @@ typedef struct dp_plan_bucket {
     size_t piece_begin; /* into the plan's pieces */
     size_t piece_count;
     size_t payload_bytes;
-    size_t buffer_bytes; /* used; 0 when in place */
+    size_t row_bytes, buffer_bytes; /* of one row and of all; 0 when in place */
 } dp_plan_bucket_t;
 
 typedef struct dp_plan {
@@ -80,10 +87,6 @@ void dp_plan_fini(dp_plan_t *plan);
 
 /* 1 for exchanges, and for what makes and ends groups: nothing shares a bucket with them. */
 int dp_plan_is_alone(dp_collective_t collective);
-
-/* Bytes of a fused buffer that a piece of `count` elements takes: rows times count for
- * reduce_scatter. SIZE_MAX when they do not fit size_t. */
-size_t dp_plan_buffer_bytes(const dp_plan_entry_t *entry, size_t count, int ranks);
 
 /* The smallest fused buffer every entry of a world this large can be cut to. */
 size_t dp_plan_least_buffer_bytes(int ranks);

@@ -134,9 +134,11 @@ typedef struct dp_engine_op {
                           with DP_ERR_MISMATCH; else 0 */
     dp_engine_piece_t *pieces; /* [piece_count], borrowed until completion */
     size_t piece_count;
-    int is_packed; /* an allreduce whose pieces lie in a fused buffer, at the same places on all
-                      ranks, with nothing between them that matters: several may be reduced as one
-                    */
+    int is_packed; /* an allreduce or a reduce_scatter whose pieces lie in a fused buffer, at the
+                      same places on all ranks, with nothing between them that matters: several may
+                      be reduced as one. Of a reduce_scatter the buffer's rows lie one behind the
+                      other, each begins with the first piece, and where the engine does not
+                      compress each out is the piece's place in this rank's row */
     dp_engine_exchange_t *exchange; /* borrowed likewise; NULL where there are pieces */
     uint64_t give_up_ns; /* of dp_now_ns(). Run inside enqueue(), a brief operation that still waits
                             for another rank then goes on waiting on the stream's own thread, so

@@ -23,6 +23,7 @@ typedef struct table {
     int from, to;   /* of a send, ranks of the world; else -1; of the gather lane -2 */
     int references; /* groups of ranks that use it */
     int count;      /* who comes */
+    int compresses; /* what the engines of all of them say */
     int ranks[ranks_max];
     dp_engine_op_t *ops[ranks_max]; /* of the operation under way */
     int arrived, left;
@@ -233,6 +234,20 @@ static void copy(void *to, const void *from, size_t bytes)
     if (to != NULL && bytes != 0) memmove(to, from, bytes);
 }
 
+/* What an engine of is_packed may count on, which reduces whole rows where it does not cast. */
+static void check_rows(const dp_engine_op_t *op, size_t p, int rank)
+{
+    const dp_engine_piece_t *piece = &op->pieces[p];
+    const size_t row = (size_t)rank * piece->stride * dp_dtype_bytes(op->dtype);
+
+    if (piece->stride == piece->count && !op->is_packed) return;
+    if (op->is_packed && piece->stride == op->pieces[0].stride &&
+        piece->out == (const char *)piece->in + row)
+        return;
+    fprintf(stderr, "piece %zu of a reduce_scatter is not a part of this rank's row\n", p);
+    abort();
+}
+
 static void compute_piece(const table_t *table, size_t p)
 {
     const dp_engine_op_t *op = table->ops[0];
@@ -262,6 +277,7 @@ static void compute_piece(const table_t *table, size_t p)
             copy(own->out, result, bytes);
             break;
         case DP_COLLECTIVE_REDUCE_SCATTER:
+            if (!table->compresses) check_rows(table->ops[rank], p, rank);
             copy(own->out, result + (size_t)rank * bytes, bytes);
             break;
         case DP_COLLECTIVE_BROADCAST:
@@ -426,6 +442,7 @@ static void run_task(void *argument)
     index = table->index;
     if (!room->is_aborted) {
         table->ops[place_of(table, task->engine->rank)] = op;
+        table->compresses = task->engine->ops.compresses;
         if (++table->arrived == table->count) {
             finish_op(room, table);
             table->arrived = 0;

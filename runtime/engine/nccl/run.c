@@ -235,9 +235,8 @@ static dp_status_t output_of(nccl_run_t *run, const dp_engine_piece_t *piece, si
     return piece->out != NULL ? DP_OK : take_scratch(run, count * run->elem_bytes, out);
 }
 
-/* ncclReduceScatter() takes rows that lie one behind the other, as those of a piece do in a fused
- * buffer. A part of a large tensor that is reduced where it lies has rows as far apart as the
- * tensor's, so each row is a reduce of its own to the rank that gets it. */
+/* ncclReduceScatter() takes rows that lie one behind the other. Where those of a piece lie apart,
+ * each is a reduce of its own to the rank that gets it. */
 static ncclResult_t reduce_piece(nccl_run_t *run, const dp_engine_piece_t *piece,
                                  const void *source, size_t stride, void *out)
 {
@@ -265,12 +264,16 @@ static ncclResult_t reduce_piece(nccl_run_t *run, const dp_engine_piece_t *piece
 }
 
 /* Joins piece i and those behind it in a fused buffer into one call, as NCCL makes a ring per call.
- * Returns the last one joined. */
+ * Of a reduce_scatter the whole rows. Returns the last one joined. */
 static size_t join_pieces(const nccl_run_t *run, size_t i, dp_engine_piece_t *joined)
 {
     const dp_engine_piece_t *pieces = run->op->pieces;
     const char *begin = joined->in;
 
+    if (run->op->is_packed && run->op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
+        joined->count = joined->stride;
+        return run->op->piece_count - 1;
+    }
     if (!run->op->is_packed || joined->in != joined->out ||
         run->issuing->pieces.sources[i] != joined->in) {
         return i;

@@ -35,6 +35,8 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
 
     for (size_t b = 0; b < plan->bucket_count; b++) {
         const dp_plan_bucket_t *bucket = &plan->buckets[b];
+        const size_t rows =
+            bucket->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)limits->ranks : 1;
         size_t end = 0, payload = 0;
 
         assert_int_equal(bucket->piece_begin, piece);
@@ -42,7 +44,7 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
         for (size_t i = 0; i < bucket->piece_count; i++, piece++) {
             const dp_plan_piece_t *part = &plan->pieces[piece];
             const dp_plan_entry_t *entry = &entries[part->entry];
-            size_t bytes = dp_plan_buffer_bytes(entry, part->count, limits->ranks);
+            const size_t bytes = rows * part->count * dp_dtype_bytes(entry->dtype);
 
             if (dp_plan_is_alone(entry->collective)) {
                 assert_int_equal(bucket->piece_count, 1);
@@ -73,11 +75,12 @@ static void check_plan(const dp_plan_t *plan, const dp_plan_entry_t *entries, si
             }
             assert_int_equal(part->buffer_offset % limits->alignment, 0);
             assert_true(part->buffer_offset >= end);
-            end = part->buffer_offset + bytes;
+            end = part->buffer_offset + part->count * dp_dtype_bytes(bucket->buffer_dtype);
         }
         assert_int_equal(bucket->payload_bytes, payload);
-        assert_int_equal(bucket->buffer_bytes, end);
-        assert_true(end <= limits->buffer_bytes);
+        assert_int_equal(bucket->row_bytes, rows == 1 ? end : dp_align_up(end, limits->alignment));
+        assert_int_equal(bucket->buffer_bytes, rows * bucket->row_bytes);
+        assert_true(bucket->buffer_bytes <= limits->buffer_bytes);
         if (bucket->in_place && bucket->piece_count > 1) {
             assert_true(payload <= limits->buffer_bytes);
         }
@@ -103,6 +106,28 @@ static void plan_neighbours_share_a_bucket(void **unused)
     assert_int_equal(plan.bucket_count, 1);
     assert_int_equal(plan.pieces[1].buffer_offset, 448);
     assert_int_equal(plan.pieces[2].buffer_offset, 512);
+    dp_plan_fini(&plan);
+}
+
+static void plan_rows_of_a_reduce_scatter_lie_together(void **unused)
+{
+    dp_plan_limits_t limits = {.buffer_bytes = 65536, .alignment = 64, .ranks = 4, .casts = 1};
+    dp_plan_entry_t entries[3] = {f32_entry(100), f32_entry(1), f32_entry(1000)};
+    dp_plan_t plan = {0};
+
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        entries[i].collective = DP_COLLECTIVE_REDUCE_SCATTER;
+        entries[i].wire = DP_WIRE_BF16;
+    }
+    assert_int_equal(dp_plan_make(&plan, entries, 3, &limits), DP_OK);
+    check_plan(&plan, entries, 3, &limits);
+    assert_int_equal(plan.bucket_count, 1);
+    assert_int_equal(plan.buckets[0].buffer_dtype, DP_BF16);
+    assert_int_equal(plan.pieces[1].buffer_offset, 256);
+    assert_int_equal(plan.pieces[2].buffer_offset, 320);
+    assert_int_equal(plan.buckets[0].row_bytes, 2368); /* 320 + 2000 end there */
+    assert_int_equal(plan.buckets[0].buffer_bytes, 4 * 2368);
     dp_plan_fini(&plan);
 }
 
@@ -256,7 +281,9 @@ static void plan_keeps_its_rules_for_any_entries(void **unused)
     (void)unused;
     for (int round = 0; round < 2000; round++) {
         size_t count = kernel_random(&state) % (round % 20 == 0 ? most : 30);
-        dp_plan_limits_t limits = {.alignment = 64, .ranks = 1 + (int)(kernel_random(&state) % 5)};
+        dp_plan_limits_t limits = {.alignment = 64,
+                                   .ranks = 1 + (int)(kernel_random(&state) % 5),
+                                   .casts = kernel_random(&state) % 2 == 0};
         int variety = 1 + (int)(kernel_random(&state) % 4);
 
         limits.buffer_bytes =
@@ -274,6 +301,7 @@ static void plan_keeps_its_rules_for_any_entries(void **unused)
                          (size == 0 ? 200000 : (size == 1 ? 5000 : (size == 2 ? 64 : 2))),
                 .in_place = kernel_random(&state) % 3 == 0,
                 .divisor = kernel_random(&state) % 8 == 0};
+            if (entries[i].dtype != DP_F32) entries[i].wire = DP_WIRE_NONE;
         }
         assert_int_equal(dp_plan_make(&plan, entries, count, &limits), DP_OK);
         check_plan(&plan, entries, count, &limits);
@@ -359,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_neighbours_share_a_bucket),
+        cmocka_unit_test(plan_rows_of_a_reduce_scatter_lie_together),
         cmocka_unit_test(plan_oversized_tensor_is_cut_and_its_rest_shared),
         cmocka_unit_test(plan_in_place_travels_whole),
         cmocka_unit_test(plan_looks_past_other_kinds),

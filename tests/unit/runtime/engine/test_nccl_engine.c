@@ -197,57 +197,6 @@ static void nccl_types_it_lacks_are_reduced_among_many(void **state)
     assert_int_equal(nccl_world_run(&world, sum_shorts, &world), 0);
 }
 
-/* Pieces of a fused buffer, one of them far away; each average is the divisor's. */
-static void sum_packed(engine_rank_t *rank, void *user)
-{
-    enum { PIECES = 5 };
-    static const size_t starts[PIECES] = {0, 16, 16, 64, 512};
-    static const size_t counts[PIECES] = {10, 0, 33, 70, 7};
-    int32_t *data = engine_memory(rank, 600 * sizeof(*data));
-    dp_engine_piece_t pieces[PIECES];
-    dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
-                         .dtype = DP_I32,
-                         .reduce = DP_AVERAGE,
-                         .pieces = pieces,
-                         .piece_count = PIECES,
-                         .is_packed = *(const int *)user};
-
-    for (int i = 0; i < PIECES; i++) {
-        pieces[i] = (dp_engine_piece_t){.in = data + starts[i],
-                                        .out = data + starts[i],
-                                        .count = counts[i],
-                                        .prescale = 1.0,
-                                        .postscale = 1.0};
-        for (size_t k = 0; k < counts[i]; k++)
-            data[starts[i] + k] = (int32_t)(starts[i] + k) + rank->rank;
-    }
-    engine_run(rank, &op, DP_WORK_SMALL);
-    engine_check(rank, op.status == DP_OK, "%s", op.text);
-    for (int i = 0; i < PIECES; i++) {
-        for (size_t k = 0; k < counts[i]; k++) {
-            const int32_t wanted = (int32_t)(starts[i] + k); /* 0.5 goes toward zero */
-
-            engine_check(rank, data[starts[i] + k] == wanted, "piece %d, element %zu is %d", i, k,
-                         data[starts[i] + k]);
-        }
-    }
-    rank->engine->ops->free(rank->engine, data);
-}
-
-static void nccl_neighbours_in_a_fused_buffer_are_one_call(void **state)
-{
-    for (int is_packed = 0; is_packed < 2; is_packed++) {
-        nccl_world_t world = NCCL_WORLD(2);
-        size_t before;
-
-        assert_int_equal(begin(state), 0);
-        before = nccl_double_operations();
-        assert_int_equal(nccl_world_run(&world, sum_packed, &is_packed), 0);
-        assert_int_equal(nccl_double_operations() - before, 2 * (is_packed ? 2 : 4));
-        assert_int_equal(end(state), 0);
-    }
-}
-
 static void find_largest(engine_rank_t *rank, void *user)
 {
     float *data = engine_memory(rank, 3 * sizeof(*data));
@@ -1045,7 +994,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(nccl_large_blocks_arrive, begin, end),
         cmocka_unit_test_setup_teardown(nccl_groups_come_and_go, begin, end),
         cmocka_unit_test_setup_teardown(nccl_types_it_lacks_are_reduced_among_many, begin, end),
-        cmocka_unit_test_setup_teardown(nccl_neighbours_in_a_fused_buffer_are_one_call, begin, end),
         cmocka_unit_test_setup_teardown(nccl_a_nan_wins, begin, end),
         cmocka_unit_test_setup_teardown(nccl_operations_follow_one_another, begin, end),
         cmocka_unit_test_setup_teardown(nccl_memory_is_registered, begin, end),

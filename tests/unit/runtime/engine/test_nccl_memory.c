@@ -1,6 +1,6 @@
 /*
- * test_nccl_memory.c - memory that NCCL knows: where it is told of any, and while a group ends; on
- * simulated devices.
+ * test_nccl_memory.c - memory that NCCL knows: where it is told of any, and while a group ends; and
+ * fused buffers, of which it is told in as few calls as it can be. On simulated devices.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,11 +139,106 @@ static void nccl_before_2_32_registers_nothing_between_nodes(void **state)
     }
 }
 
+/* Pieces of a fused buffer, one of them far away; each average is the divisor's. */
+static void sum_packed(engine_rank_t *rank, void *user)
+{
+    enum { PIECES = 5 };
+    static const size_t starts[PIECES] = {0, 16, 16, 64, 512};
+    static const size_t counts[PIECES] = {10, 0, 33, 70, 7};
+    int32_t *data = engine_memory(rank, 600 * sizeof(*data));
+    dp_engine_piece_t pieces[PIECES];
+    dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
+                         .dtype = DP_I32,
+                         .reduce = DP_AVERAGE,
+                         .pieces = pieces,
+                         .piece_count = PIECES,
+                         .is_packed = *(const int *)user};
+
+    for (int i = 0; i < PIECES; i++) {
+        pieces[i] = (dp_engine_piece_t){.in = data + starts[i],
+                                        .out = data + starts[i],
+                                        .count = counts[i],
+                                        .prescale = 1.0,
+                                        .postscale = 1.0};
+        for (size_t k = 0; k < counts[i]; k++)
+            data[starts[i] + k] = (int32_t)(starts[i] + k) + rank->rank;
+    }
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "%s", op.text);
+    for (int i = 0; i < PIECES; i++) {
+        for (size_t k = 0; k < counts[i]; k++) {
+            const int32_t wanted = (int32_t)(starts[i] + k); /* 0.5 goes toward zero */
+
+            engine_check(rank, data[starts[i] + k] == wanted, "piece %d, element %zu is %d", i, k,
+                         data[starts[i] + k]);
+        }
+    }
+    rank->engine->ops->free(rank->engine, data);
+}
+
+/* Two pieces of a fused buffer of two rows; each rank gets its row of the sum. */
+static void scatter_packed(engine_rank_t *rank, void *user)
+{
+    enum { PIECES = 2, ROW = 64 };
+    static const size_t starts[PIECES] = {0, 32}, counts[PIECES] = {10, 7};
+    int32_t *data = engine_memory(rank, 2 * ROW * sizeof(*data));
+    int32_t *own = data + rank->rank * ROW;
+    dp_engine_piece_t pieces[PIECES];
+    dp_engine_op_t op = {.collective = DP_COLLECTIVE_REDUCE_SCATTER,
+                         .dtype = DP_I32,
+                         .reduce = DP_SUM,
+                         .pieces = pieces,
+                         .piece_count = PIECES,
+                         .is_packed = *(const int *)user};
+
+    for (int i = 0; i < 2 * ROW; i++)
+        data[i] = i + rank->rank;
+    for (int i = 0; i < PIECES; i++) {
+        pieces[i] = (dp_engine_piece_t){.in = data + starts[i],
+                                        .out = own + starts[i],
+                                        .count = counts[i],
+                                        .stride = ROW,
+                                        .prescale = 1.0,
+                                        .postscale = 1.0};
+    }
+    engine_run(rank, &op, DP_WORK_SMALL);
+    engine_check(rank, op.status == DP_OK, "%s", op.text);
+    for (int i = 0; i < PIECES; i++) {
+        for (size_t k = starts[i]; k < starts[i] + counts[i]; k++) {
+            const int32_t wanted = 2 * (rank->rank * ROW + (int32_t)k) + 1;
+
+            engine_check(rank, own[k] == wanted, "piece %d, element %zu is %d", i, k, own[k]);
+        }
+    }
+    rank->engine->ops->free(rank->engine, data);
+}
+
+static void nccl_neighbours_in_a_fused_buffer_are_one_call(void **state)
+{
+    static const struct {
+        engine_body_t body;
+        size_t calls[2]; /* of each rank: apart and packed */
+    } cases[] = {{sum_packed, {4, 2}}, {scatter_packed, {4, 1}}};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        nccl_world_t world = NCCL_WORLD(2);
+        int is_packed = i % 2;
+        size_t before;
+
+        begin();
+        before = nccl_double_operations();
+        assert_int_equal(nccl_world_run(&world, cases[i / 2].body, &is_packed), 0);
+        assert_int_equal(nccl_double_operations() - before, 2 * cases[i / 2].calls[is_packed]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nccl_memory_passes_by_a_group_that_ends),
-        cmocka_unit_test(nccl_before_2_32_registers_nothing_between_nodes)};
+        cmocka_unit_test(nccl_before_2_32_registers_nothing_between_nodes),
+        cmocka_unit_test(nccl_neighbours_in_a_fused_buffer_are_one_call)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
