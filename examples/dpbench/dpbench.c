@@ -47,7 +47,8 @@ static const char help_text[] =
     "  --memory NAME          arena (default): of dp_alloc; ordinary: of malloc; registered:\n"
     "                         of malloc, and given to dp_register\n"
     "  --no-check             do not verify results\n"
-    "  -h, --help\n"
+    "  -h, --help             this text\n"
+    "  -V, --version          the version\n"
     "\n"
     "Sizes are those of the whole tensor: of all ranks' rows together where there are rows.\n"
     "busbw as in nccl-tests: algbw times 2(n-1)/n for allreduce, 1 for broadcast, reduce and\n"
@@ -114,6 +115,7 @@ static bench_options_t parse(int argc, char **argv)
                                           {"memory", required_argument, NULL, MEMORY},
                                           {"no-check", no_argument, NULL, NO_CHECK},
                                           {"help", no_argument, NULL, 'h'},
+                                          {"version", no_argument, NULL, 'V'},
                                           {NULL, 0, NULL, 0}};
     bench_options_t o = {.dtype = DP_F32,
                          .reduce = DP_SUM,
@@ -125,7 +127,7 @@ static bench_options_t parse(int argc, char **argv)
     const char *given[NO_CHECK + 1] = {NULL};
     int c;
 
-    while ((c = getopt_long(argc, argv, "b:e:f:n:w:h", table, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "b:e:f:n:w:hV", table, NULL)) != -1) {
         const char *value = optarg == NULL ? "" : optarg; /* "": it takes none */
 
         /* As for dprun and compilers the last one counts. */
@@ -181,6 +183,9 @@ static bench_options_t parse(int argc, char **argv)
             break;
         case 'h':
             fputs(help_text, stdout);
+            exit(0);
+        case 'V':
+            printf("dpbench %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
             exit(0);
         default:
             fprintf(stderr, "dpbench: see --help\n");

@@ -299,7 +299,8 @@ static void print_usage(FILE *file)
         "\nRUN_DIR holds the recorders trace.RANK.dpt; FILE is one of them or a merged .pftrace.\n"
         "  -o, --output FILE  where to write; - is standard output\n"
         "  -s, --steps A-B    only these steps\n"
-        "  -h, --help         this text\n",
+        "  -h, --help         this text\n"
+        "  -V, --version      the version\n",
         file);
 }
 
@@ -406,7 +407,7 @@ int main(int argc, char **argv)
         print_usage(stdout);
         return EXIT_SUCCESS;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("dptrace %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         return EXIT_SUCCESS;
     }

@@ -3,6 +3,7 @@ report. Interrupted, the same command goes on where it was.
 """
 import argparse
 import os
+import re
 import shlex
 import sys
 
@@ -39,9 +40,15 @@ def _positive(text):
     return int(text)
 
 
+def _version():
+    with open(os.path.join(ROOT, "include", "dp.h"), encoding="utf-8") as file:
+        return ".".join(re.findall(r"^#define DP_VERSION_\w+ (\d+)$", file.read(), re.MULTILINE))
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="dpcompare", description=ABOUT,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"dpcompare {_version()}")
     parser.add_argument("--quick", action="store_true", help="a small model, under 5 minutes on two "
                         "cores")
     parser.add_argument("--plan", action="store_true", help="print memory, bytes and times that are "

@@ -11,6 +11,7 @@
 
 #include "examples/gpt2/model/device.h"
 #include "examples/gpt2/train/run.h"
+#include "include/dp.h"
 
 #define EXIT_USAGE 2
 
@@ -31,6 +32,10 @@ int main(int argc, char **argv)
     }
     if (options.help) {
         gpt2_options_help(stdout);
+        return 0;
+    }
+    if (options.version) {
+        (void)printf("gpt2 %d.%d.%d\n", DP_VERSION_MAJOR, DP_VERSION_MINOR, DP_VERSION_PATCH);
         return 0;
     }
     ops = gpt2_strategy_find(options.strategy, &error);

@@ -102,7 +102,9 @@ static const row_t ROWS[] = {
     {"--sample-tokens", "N", WHOLE, AT(sample_tokens), 1, 1048576, "200", "how far [200]"},
     {"--temperature", "X", REAL, AT(temperature), 0, 100, "0.8", "0: always the likeliest [0.8]"},
     {"--top-k", "N", WHOLE, AT(top_k), 0, 16777216, "0", "choose among that many, 0: all [0]"},
+    {NULL, "Instead of training", TEXT, 0, 0, 0, NULL, NULL},
     {"--help", NULL, SWITCH, AT(help), 0, 0, NULL, "this text"},
+    {"--version", NULL, SWITCH, AT(version), 0, 0, NULL, "the version"},
 };
 /* clang-format on */
 #define ROW_COUNT (sizeof(ROWS) / sizeof(ROWS[0]))

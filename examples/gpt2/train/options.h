@@ -18,6 +18,7 @@
 /* Numbers that were not given are negative until gpt2_options_complete(). */
 typedef struct gpt2_options {
     int help;
+    int version;
     /* Flags that were given twice with different values, a line for each; the last one counts, so
      * that a script can add its caller's flags behind its own. */
     char repeated[GPT2_REPEATED_MAX];
