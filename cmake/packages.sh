@@ -28,6 +28,7 @@ python3-torch:-:its_front_end_for_PyTorch
 mypy:mypy:its_type_hints
 python3-venv:-:Perfetto_definitions_for_one_test
 patchelf:patchelf:where_packed_programs_look_for_libraries
+dpkg-dev:dpkg-shlibdeps:what_Debian_packages_depend_on
 procps:ps:tests_look_for_processes_left_behind
 iproute2:ip:machines_made_of_namespaces
 nftables:nft:networks_that_lose_packets
@@ -45,7 +46,8 @@ slurmd:slurmd:nodes_of_Slurm
 slurm-client:srun:starts_jobs_there
 munge:munged:Slurm_proves_who_its_users_are
 libpmix-dev:-:PMIx_of_Slurm
-openmpi-bin:mpirun.openmpi:mpirun_starts_jobs_there"
+openmpi-bin:mpirun.openmpi:mpirun_starts_jobs_there
+lintian:lintian:faults_of_Debian_packages"
 
 dp_say() { printf '%s\n' "$*"; }
 

@@ -28,6 +28,7 @@ abi=${version%.*}
 [ "$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" = "libdp.so.$abi" ]
 nm -D --defined-only "$library" | grep -q " dp_init@@DP_$abi$"
 grep -qx "NAME = \"libdp.so.$abi\"" "$root/python/dp/_c.py" || { echo "python/dp/_c.py loads another ABI than $abi"; exit 1; }
+grep -qx "version: $version" "$root/CITATION.cff" || { echo "CITATION.cff: another version than $version"; exit 1; }
 grep -qx "library libdp.so.$abi" "$root/tests/gpu/visit.list" || { echo "tests/gpu/visit.list packs another ABI than $abi"; exit 1; }
 
 export PKG_CONFIG_PATH="$libdir/pkgconfig"
