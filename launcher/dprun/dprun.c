@@ -31,7 +31,7 @@
 #include "launcher/dprun/guard.h"
 #include "launcher/dprun/help.h"
 #include "launcher/dprun/failure/recorder.h"
-#include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/failure/report_file.h"
 #include "launcher/dprun/remote/check_nodes.h"
 #include "launcher/dprun/remote/look.h"
 #include "launcher/dprun/remote/nodes.h"
@@ -327,28 +327,33 @@ static void write_interruption(const dp_supervisor_t *supervisor, const char *wh
     fprintf(out, "%s, %d processes left\n", count == 0 ? " within the grace time" : "", fate->left);
 }
 
-static void write_report(const dp_supervisor_t *supervisor, const char *saved, FILE *out)
+static dp_report_t make_report(const dp_supervisor_t *supervisor, const char *saved)
 {
-    dp_report_t report = {.fate = &supervisor->fate,
-                          .node = supervisor->job->host,
-                          .tail = tail_of,
-                          .context = supervisor->output,
-                          .before = supervisor->before,
-                          .after = supervisor->after,
-                          .saved = saved[0] == '\0' ? NULL : saved,
-                          .run_dir =
-                              supervisor->job->run_dir[0] == '\0' ? NULL : supervisor->job->run_dir,
-                          .grace_ns = supervisor->job->command->grace_ns,
-                          .exit_code = dp_supervisor_exit_code(supervisor)};
+    const dp_job_t *job = supervisor->job;
+
+    return (dp_report_t){.fate = &supervisor->fate,
+                         .node = job->host,
+                         .tail = tail_of,
+                         .context = supervisor->output,
+                         .before = supervisor->before,
+                         .after = supervisor->after,
+                         .saved = saved[0] == '\0' ? NULL : saved,
+                         .run_dir = job->run_dir[0] == '\0' ? NULL : job->run_dir,
+                         .grace_ns = job->command->grace_ns,
+                         .exit_code = dp_supervisor_exit_code(supervisor)};
+}
+
+static void write_report(const dp_supervisor_t *supervisor, const dp_report_t *report, FILE *out)
+{
     char name[32];
     char what[64];
 
     switch (supervisor->outcome) {
     case DP_OUTCOME_FAILED:
-        dp_report_failure(&report, out);
+        dp_report_failure(report, out);
         return;
     case DP_OUTCOME_TIMEOUT:
-        dp_report_timeout(&report, supervisor->job->command->timeout_ns, out);
+        dp_report_timeout(report, supervisor->job->command->timeout_ns, out);
         return;
     case DP_OUTCOME_INTERRUPTED:
         dp_signal_name(supervisor->signal, name, sizeof(name));
@@ -368,14 +373,43 @@ static void write_report(const dp_supervisor_t *supervisor, const char *saved, F
     case DP_OUTCOME_NONE:
         break;
     }
-    if (saved[0] != '\0') fprintf(out, "dprun: saved %s\n", saved);
+    if (report->saved != NULL) fprintf(out, "dprun: saved %s\n", report->saved);
 }
 
-static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *timeline)
+/* For --report: as write_report() tells people. */
+static void write_report_file(const dp_supervisor_t *supervisor, const dp_report_t *report,
+                              const char *text, int fd)
+{
+    static const char *const outcomes[] = {
+        [DP_OUTCOME_NONE] = "succeeded",          [DP_OUTCOME_FAILED] = "failed",
+        [DP_OUTCOME_INTERRUPTED] = "interrupted", [DP_OUTCOME_TIMEOUT] = "timeout",
+        [DP_OUTCOME_NO_READER] = "no_reader",     [DP_OUTCOME_AGENT_LOST] = "helper_lost",
+        [DP_OUTCOME_NOT_STARTED] = "not_started"};
+    const dp_command_t *command = supervisor->job->command;
+    char name[32];
+    dp_ending_t ending = {.outcome = outcomes[supervisor->outcome],
+                          .argv = command->argv,
+                          .size = supervisor->fate.size,
+                          .elapsed_ns = dp_now_ns() - supervisor->fate.start_ns,
+                          .text = text,
+                          .exit_code = report->exit_code};
+    dp_error_t error;
+
+    if (supervisor->outcome == DP_OUTCOME_INTERRUPTED) {
+        dp_signal_name(supervisor->signal, name, sizeof(name));
+        ending.signal = name;
+    }
+    if (dp_report_file_end(command->report_file, fd, &ending, report, &error) != DP_OK)
+        dp_job_output_say(supervisor->output, "%s", error.text);
+}
+
+static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *timeline,
+                    int report_fd)
 {
     char saved[SAVED_MAX];
     char *text = NULL;
     size_t bytes = 0;
+    dp_report_t report;
     FILE *out;
     int keep;
 
@@ -384,29 +418,49 @@ static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *ti
     }
     keep = settle_files(supervisor, timeline, saved);
     dp_supervisor_dismiss_agent(supervisor);
+    report = make_report(supervisor, saved);
     out = open_memstream(&text, &bytes);
     if (out != NULL) {
-        write_report(supervisor, saved, out); /* reads the recorders */
+        write_report(supervisor, &report, out); /* reads the recorders */
         if (fclose(out) == 0 && bytes > 0) dp_job_output_print(supervisor->output, text);
-        free(text);
     }
+    write_report_file(supervisor, &report, text != NULL ? text : "", report_fd);
+    free(text);
     if (!keep && supervisor->job->run_dir[0] != '\0') {
         dp_run_dir_remove(supervisor->job->run_dir);
     }
     dp_supervisor_flush(supervisor);
 }
 
+/* Nothing was started: says why, to --report as well. */
+static int refuse(const dp_command_t *command, int report_fd, uint64_t start_ns, int code,
+                  const char *text)
+{
+    const dp_ending_t ending = {.outcome = "not_started",
+                                .error = text,
+                                .argv = command->argv,
+                                .size = command->size,
+                                .elapsed_ns = dp_now_ns() - start_ns,
+                                .text = "",
+                                .exit_code = code};
+    dp_error_t error;
+
+    if (dp_report_file_end(command->report_file, report_fd, &ending, NULL, &error) != DP_OK)
+        (void)print_error(code, error.text);
+    return print_error(code, text);
+}
+
 static int run_job(dp_job_t *job, dp_nodes_t *nodes, const dp_timeline_request_t *timeline,
-                   uint64_t start_ns)
+                   int report_fd, uint64_t start_ns)
 {
     dp_supervisor_t supervisor;
     dp_error_t error;
     int code;
 
     if (start_job(job, nodes, start_ns, &supervisor, &error) != DP_OK)
-        return print_error(1, error.text);
+        return refuse(job->command, report_fd, start_ns, 1, error.text);
     dp_supervisor_run(&supervisor);
-    end_job(&supervisor, timeline);
+    end_job(&supervisor, timeline, report_fd);
     code = dp_supervisor_exit_code(&supervisor);
     dp_supervisor_fini(&supervisor);
     return code;
@@ -418,11 +472,17 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
     dp_timeline_request_t timeline;
     dp_error_t error;
     dp_job_t job;
+    int report_fd = -1;
     int code;
 
+    /* First, so that a report of another run does not stay where this one fails. */
+    if (command->action == DP_ACTION_RUN &&
+        dp_report_file_open(command->report_file, &report_fd, &error) != DP_OK) {
+        return print_error(DP_EXIT_USAGE, error.text);
+    }
     if (wanted[0] != '\0' && (dp_timeline_request_parse(wanted, &timeline, &error) != DP_OK ||
                               dp_timeline_request_check(&timeline, &error) != DP_OK)) {
-        return print_error(DP_EXIT_USAGE, error.text);
+        return refuse(command, report_fd, start_ns, DP_EXIT_USAGE, error.text);
     }
     if (nodes != NULL && command->action == DP_ACTION_DRY_RUN) {
         dp_nodes_print(nodes, command, stdout);
@@ -432,11 +492,11 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
         dp_job_init_remote(&job, command);
         code = 0;
     } else if (dp_job_init(&job, command, &code, &error) != DP_OK) {
-        return print_error(code, error.text);
+        return refuse(command, report_fd, start_ns, code, error.text);
     }
     if (command->action == DP_ACTION_RUN && dp_job_output_make_dir(command, &error) != DP_OK) {
         dp_job_fini(&job);
-        return print_error(DP_EXIT_USAGE, error.text);
+        return refuse(command, report_fd, start_ns, DP_EXIT_USAGE, error.text);
     }
     if (command->action == DP_ACTION_DRY_RUN) {
         dp_job_print(&job, stdout);
@@ -445,7 +505,7 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
             fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",
                     job.size);
         }
-        code = run_job(&job, nodes, wanted[0] == '\0' ? NULL : &timeline, start_ns);
+        code = run_job(&job, nodes, wanted[0] == '\0' ? NULL : &timeline, report_fd, start_ns);
     }
     dp_job_fini(&job);
     return code;

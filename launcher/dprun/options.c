@@ -38,6 +38,7 @@ enum flag_id {
     FLAG_SHARE_GPU,
     FLAG_STDIN,
     FLAG_OUTPUT_DIR,
+    FLAG_REPORT,
     FLAG_QUIET,
     FLAG_TIMESTAMPS,
     FLAG_PREFIX,
@@ -95,6 +96,11 @@ static const dp_flag_t flags[] = {
     {FLAG_STATION, "--station", NULL, NULL, NULL, MACHINES},
     {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
+    {FLAG_REPORT, "--report", NULL, "FILE",
+     "When the job has ended: how, by which rank and why; fields where FILE ends in .json, else "
+     "the "
+     "text that dprun prints.",
+     OUTPUT},
     {FLAG_QUIET, "--quiet", "-q", NULL, "Prints nothing of the ranks, only dprun's own lines.",
      OUTPUT},
     {FLAG_TIMESTAMPS, "--timestamps", NULL, NULL, "Time since the start before each line.", OUTPUT},
@@ -284,6 +290,9 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
         return DP_OK;
     case FLAG_OUTPUT_DIR:
         command->output_dir = value;
+        return DP_OK;
+    case FLAG_REPORT:
+        command->report_file = value;
         return DP_OK;
     case FLAG_QUIET:
         command->is_quiet = 1;

@@ -6,6 +6,7 @@
  * the Catapult project.
  */
 #include "launcher/dptrace/formats.h"
+#include "runtime/base/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

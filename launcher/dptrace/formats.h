@@ -17,9 +17,6 @@ dp_status_t dp_perfetto_parse(const uint8_t *data, size_t bytes, const char *wha
 dp_status_t dp_perfetto_write(const dp_timeline_t *timeline, FILE *file);
 dp_status_t dp_chrome_write(const dp_timeline_t *timeline, FILE *file);
 
-/* A text as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD. */
-void dp_json_string(FILE *file, const char *text);
-
 /* A result on its way to its path. */
 typedef struct dp_whole_file {
     FILE *file;

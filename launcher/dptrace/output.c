@@ -132,25 +132,3 @@ dp_status_t dp_file_close(dp_whole_file_t *output, dp_status_t status, dp_error_
     output->target = output->temporary = NULL;
     return status;
 }
-
-/* Names come from the program and may hold anything. */
-void dp_json_string(FILE *file, const char *text)
-{
-    fputc('"', file);
-    while (*text != '\0') {
-        size_t length = dp_utf8_length(text);
-        unsigned char c = (unsigned char)*text;
-
-        if (length == 0) {
-            fputs("\\ufffd", file);
-        } else if (c == '"' || c == '\\') {
-            fprintf(file, "\\%c", c);
-        } else if (c < 0x20 || c == 0x7f || c == '<') { /* '<': the text may end up inside a page */
-            fprintf(file, "\\u%04x", c);
-        } else {
-            fwrite(text, 1, length, file);
-        }
-        text += length > 0 ? length : 1;
-    }
-    fputc('"', file);
-}

@@ -4,6 +4,7 @@
  * Used by perfetto_write.c, perfetto_read.c and view.c. It must not know Perfetto's fields.
  */
 #include "launcher/dptrace/proto.h"
+#include "runtime/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,25 +88,6 @@ void dp_proto_message(dp_proto_t *proto, uint32_t field, const dp_proto_t *messa
 {
     proto->failed |= message->failed;
     dp_proto_bytes(proto, field, message->data, message->bytes);
-}
-
-size_t dp_utf8_length(const char *text)
-{
-    const uint8_t *at = (const uint8_t *)text;
-    size_t length = at[0] < 0x80                    ? 1
-                    : at[0] >= 0xc2 && at[0] < 0xe0 ? 2
-                    : at[0] >= 0xe0 && at[0] < 0xf0 ? 3
-                    : at[0] >= 0xf0 && at[0] < 0xf5 ? 4
-                                                    : 0;
-
-    for (size_t i = 1; i < length; i++)
-        if ((at[i] & 0xc0) != 0x80) return 0;
-    /* overlong forms, surrogates, beyond the last code point */
-    if (length == 3 && ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f)))
-        return 0;
-    if (length == 4 && ((at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f)))
-        return 0;
-    return length;
 }
 
 void dp_proto_text(dp_proto_t *proto, uint32_t field, const char *text)

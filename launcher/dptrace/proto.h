@@ -39,7 +39,4 @@ typedef struct dp_proto_reader {
 void dp_proto_read(dp_proto_reader_t *reader, const void *data, size_t bytes);
 int dp_proto_next(dp_proto_reader_t *reader); /* 0: at the end, or failed */
 
-/* Length of the valid UTF-8 sequence at text, 1 to 4; 0: not one. */
-size_t dp_utf8_length(const char *text);
-
 #endif

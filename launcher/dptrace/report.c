@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "launcher/dptrace/formats.h"
+#include "runtime/base/json.h"
 
 #define GROUPS_SHOWN 12
 #define STRAGGLERS_SHOWN 4

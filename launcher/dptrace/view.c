@@ -15,6 +15,7 @@
 
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/proto.h"
+#include "runtime/base/json.h"
 
 static void write_base64(const uint8_t *data, size_t bytes, FILE *file)
 {

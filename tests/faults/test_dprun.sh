@@ -170,6 +170,27 @@ run -np 2 --quiet --output-dir "$work/logs" sh -c 'echo out; echo err >&2'
 check "--output-dir has both streams" "$(cat "$work/logs/rank.1.out" "$work/logs/rank.1.err" | tr '\n' ' ')" = "out err "
 run -np 1 --quiet --output-dir /proc/nowhere true
 check "an --output-dir that cannot be made exits with 2" "$code" = 2
+
+report=$work/report.json
+field() { # field NAME: of the report, which has to be JSON
+    python3 -c 'import json, sys; print(eval("r" + sys.argv[2], {"r": json.load(open(sys.argv[1]))}))' "$report" "$1" 2>&1 | tail -1
+}
+if command -v python3 >/dev/null; then
+    run -np 3 --report "$report" sh -c 'echo "a \"line\""; [ $DP_RANK != 1 ] || kill -9 $$; exec sleep 60'
+    check "--report names the cause" "$(field '["outcome"], r["exit_code"], r["cause"]["rank"], r["cause"]["kind"], r["cause"]["output"]')" = "('failed', 137, 1, 'killed', ['a \"line\"'])"
+    check "--report has the end of each rank" "$(field '["ends"][1]["signal"], [e["told_to_end"] for e in r["ends"]]')" = "('SIGKILL', [True, False, True])"
+    check "--report has the block" "$(field '["text"].splitlines()[0][:21]')" = "dprun: FAILED  rank 1"
+    run -np 2 --report "$report" true
+    check "--report of a job that went well" "$(field '["outcome"], r["exit_code"], "cause" in r, [e["exit_code"] for e in r["ends"]]')" = "('succeeded', 0, False, [0, 0])"
+    run -np 2 --report "$report" --timeout 0.2 sleep 60
+    check "--report of a job that took too long" "$(field '["outcome"], r["exit_code"], r["processes_left"]')" = "('timeout', 124, 0)"
+    run -np 2 --report "$report" ./none-such
+    check "--report of a job that was not started" "$(field '["outcome"], r["exit_code"], "none-such" in r["error"]')" = "('not_started', 127, True)"
+fi
+run -np 1 --report "$work/report.txt" sh -c 'exit 3'
+check "--report of another name is the text" "$(cat "$work/report.txt")" = "$(cat "$work/err")"
+run -np 1 --report /proc/nowhere/report.json touch "$work/started"
+check "a --report that cannot be written exits with 2" "$code" = 2 -a ! -e "$work/started"
 run -np 1 sh -c 'head -c 300000 /dev/zero | tr "\0" y; echo'
 check "a very long line is split, not lost" "$(tr -cd y <"$work/out" | wc -c)" = 300000
 "$dprun" -np 2 sh -c 'head -c 3000000 /dev/zero | tr "\0" "\n"' 2>"$work/err" | { sleep 0.5; wc -l >"$work/out"; }

@@ -112,6 +112,7 @@ while read -r kind flag variable value; do
         [ $way = here ] || { run 1 $flag none-such true; expect err 'none-such'; } ;;
     --station) ;; # dprun's own, on other machines
     --output-dir) run 0 $flag logs printf 'x\ny'; [ "$(cat logs/rank.0.out logs/rank.1.out)" = "$(printf 'x\nyx\ny')" ] || bad "files" ;;
+    --report) run 0 $flag report.json echo x; grep -q '"outcome": "succeeded"' report.json || bad "no report" ;;
     --quiet | -q) run 0 $flag echo x; [ -s out ] && bad "not quiet" ;;
     --timestamps) run 0 $flag echo x; two '^\+[0-9:.]+ \[' ;;
     --prefix) run 0 --no-prefix $flag echo x; two '^\[[01].*\] x$' ;;

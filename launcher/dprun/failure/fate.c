@@ -182,6 +182,34 @@ dp_verdict_t dp_fate_cause(const dp_fate_t *fate)
     return verdict;
 }
 
+dp_cause_kind_t dp_fate_cause_kind(const dp_fate_t *fate, const dp_verdict_t *verdict)
+{
+    const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
+    const uint64_t failed_ns = fate->ranks[verdict->failed].end_ns;
+
+    if (rank->lost != NULL) return DP_CAUSE_NODE_LOST;
+    if (dp_rank_is_stopped(rank, failed_ns)) return DP_CAUSE_STOPPED;
+    if (rank->is_awaited && verdict->cause != verdict->failed &&
+        (!rank->has_ended || rank->end_ns > failed_ns)) {
+        return DP_CAUSE_LATE;
+    }
+    if (rank->start_error != 0) return DP_CAUSE_NOT_STARTED;
+    if (WIFSIGNALED(rank->status)) return DP_CAUSE_KILLED;
+    return dp_rank_failed(rank) ? DP_CAUSE_EXITED : DP_CAUSE_LEFT;
+}
+
+uint64_t dp_fate_cause_ns(const dp_fate_t *fate, const dp_verdict_t *verdict)
+{
+    switch (dp_fate_cause_kind(fate, verdict)) {
+    case DP_CAUSE_STOPPED:
+        return fate->ranks[verdict->cause].stopped_ns;
+    case DP_CAUSE_LATE:
+        return fate->ranks[verdict->failed].end_ns;
+    default:
+        return fate->ranks[verdict->cause].end_ns;
+    }
+}
+
 int dp_fate_exit_code(const dp_fate_t *fate)
 {
     const dp_verdict_t verdict = dp_fate_cause(fate);

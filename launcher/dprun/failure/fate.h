@@ -79,6 +79,23 @@ typedef struct dp_verdict {
  */
 dp_verdict_t dp_fate_cause(const dp_fate_t *fate);
 
+/* What the cause did, or what was done to it. */
+typedef enum dp_cause_kind {
+    DP_CAUSE_NODE_LOST, /* its node was lost, with all ranks on it */
+    DP_CAUSE_LATE,      /* it runs, but the others waited for it in vain */
+    DP_CAUSE_STOPPED,   /* it stands still, by a signal or a debugger, and the others gave it up */
+    DP_CAUSE_NOT_STARTED, /* its process could not be started */
+    DP_CAUSE_KILLED,      /* a signal ended it */
+    DP_CAUSE_EXITED,      /* with a code other than 0 */
+    DP_CAUSE_LEFT         /* with code 0, while others still needed it */
+} dp_cause_kind_t;
+
+/* Of a verdict with a cause. */
+dp_cause_kind_t dp_fate_cause_kind(const dp_fate_t *fate, const dp_verdict_t *verdict);
+
+/* When that was: its end, or, of a rank that is stopped or late, since when. */
+uint64_t dp_fate_cause_ns(const dp_fate_t *fate, const dp_verdict_t *verdict);
+
 /* 1: the ranks that live shall be left alone, so long after the first failure: one may
  * still report why the job failed, or knows it and is saying its last words before it ends by
  * itself. */

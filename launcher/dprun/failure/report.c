@@ -16,7 +16,6 @@
 
 #include "launcher/dprun/job.h"
 #include "launcher/dprun/output/output.h"
-#include "launcher/dprun/failure/recorder.h"
 #include "runtime/base/limits.h"
 
 #define OUTPUT_LINES 8
@@ -94,8 +93,7 @@ static void format_memory(int64_t bytes, char *text, size_t room)
 
 /* ---- Cause ---------------------------------------------------------------------------------- */
 
-/* Whether the kernel killed for lack of memory while the job ran; text names the evidence. */
-static int saw_oom(const dp_report_t *report, char *text, size_t room)
+int dp_report_saw_oom(const dp_report_t *report, char *text, size_t room)
 {
     const dp_memory_sight_t *before = &report->before;
     const dp_memory_sight_t *after = &report->after;
@@ -160,7 +158,7 @@ static void write_cause(const dp_report_t *report, const dp_rank_fate_t *rank, F
         int64_t bound =
             report->after.limit_bytes > 0 ? report->after.limit_bytes : report->after.total_bytes;
 
-        if (!saw_oom(report, what, sizeof(what))) {
+        if (!dp_report_saw_oom(report, what, sizeof(what))) {
             snprintf(what, sizeof(what),
                      "killed from outside, not by dprun; no out-of-memory kill seen");
         }
@@ -203,36 +201,35 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
 {
     const dp_fate_t *fate = report->fate;
     const dp_rank_fate_t *rank = &fate->ranks[verdict->cause];
-    int is_stopped = dp_rank_is_stopped(rank, fate->ranks[verdict->failed].end_ns);
-    /* The others stopped waiting for it while it was running. */
-    int is_late = !is_stopped && rank->is_awaited && verdict->cause != verdict->failed &&
-                  (!rank->has_ended || rank->end_ns > fate->ranks[verdict->failed].end_ns);
+    const dp_cause_kind_t kind = dp_fate_cause_kind(fate, verdict);
     int has_step = last->has_step || rank->failure.has_step;
     uint64_t step = last->has_step ? last->step : rank->failure.step;
-    uint64_t when_ns = is_stopped ? rank->stopped_ns
-                       : is_late  ? fate->ranks[verdict->failed].end_ns
-                                  : rank->end_ns;
     char what[TEXT_MAX];
+    char name[32];
     char elapsed[32];
 
-    if (rank->lost != NULL) {
+    if (kind == DP_CAUSE_NODE_LOST) {
         write_lost_node(report, rank, out);
         return;
     }
-    dp_format_elapsed(when_ns - fate->start_ns, elapsed, sizeof(elapsed));
-    if (is_late) {
+    dp_format_elapsed(dp_fate_cause_ns(fate, verdict) - fate->start_ns, elapsed, sizeof(elapsed));
+    switch (kind) {
+    case DP_CAUSE_LATE:
         snprintf(what, sizeof(what), "waited for in vain");
-    } else if (is_stopped) {
-        char name[32];
-
+        break;
+    case DP_CAUSE_STOPPED:
         dp_signal_name(rank->stopped_by, name, sizeof(name));
         snprintf(what, sizeof(what), "stopped by %s", name);
-    } else if (rank->start_error != 0) {
+        break;
+    case DP_CAUSE_NOT_STARTED:
         snprintf(what, sizeof(what), "not started");
-    } else if (WIFSIGNALED(rank->status)) {
+        break;
+    case DP_CAUSE_KILLED:
         dp_signal_name(WTERMSIG(rank->status), what, sizeof(what));
-    } else {
+        break;
+    default:
         snprintf(what, sizeof(what), "exit code %d", WEXITSTATUS(rank->status));
+        break;
     }
     fprintf(out, "dprun: FAILED  rank %d (%s, local %d", verdict->cause,
             rank->node != NULL ? rank->node : report->node, rank->local);
@@ -242,18 +239,23 @@ static void write_heading(const dp_report_t *report, const dp_verdict_t *verdict
     } else {
         fprintf(out, "): %s after %s\n", what, elapsed);
     }
-    if (is_late) {
+    switch (kind) {
+    case DP_CAUSE_LATE:
         fprintf(out,
                 "  cause    it was running, but did not do what the others waited for: does it "
                 "hang,\n           or take another path?\n");
-    } else if (is_stopped) {
+        break;
+    case DP_CAUSE_STOPPED:
         fprintf(out, "  cause    it stands still (SIGSTOP, a debugger?); the others gave it up\n");
-    } else if (!dp_rank_failed(rank)) {
+        break;
+    case DP_CAUSE_LEFT:
         fprintf(out,
                 "  cause    it left with exit code 0 while others still needed it: fewer steps "
                 "than theirs,\n           or no dp_finalize()?\n");
-    } else {
+        break;
+    default:
         write_cause(report, rank, out);
+        break;
     }
 }
 
@@ -434,20 +436,24 @@ static void write_left_and_exit(const dp_report_t *report, FILE *out)
     fprintf(out, "  exit     %d\n", report->exit_code);
 }
 
+void dp_report_last_moments(const dp_report_t *report, int rank, dp_last_moments_t *last)
+{
+    const dp_rank_fate_t *fate = &report->fate->ranks[rank];
+
+    *last = (dp_last_moments_t){.text = ""};
+    if (report->run_dir == NULL) return;
+    dp_recorder_last(
+        report->run_dir, rank,
+        (fate->stopped_by != 0 ? fate->stopped_ns : fate->end_ns) + (uint64_t)fate->clock_ns, last);
+}
+
 void dp_report_failure(const dp_report_t *report, FILE *out)
 {
-    dp_verdict_t verdict = dp_fate_cause(report->fate);
-    dp_last_moments_t last = {.text = ""};
+    const dp_verdict_t verdict = dp_fate_cause(report->fate);
+    dp_last_moments_t last;
 
     if (verdict.cause < 0) return;
-    if (report->run_dir != NULL) {
-        const dp_rank_fate_t *rank = &report->fate->ranks[verdict.cause];
-
-        dp_recorder_last(report->run_dir, verdict.cause,
-                         (rank->stopped_by != 0 ? rank->stopped_ns : rank->end_ns) +
-                             (uint64_t)rank->clock_ns,
-                         &last);
-    }
+    dp_report_last_moments(report, verdict.cause, &last);
     write_heading(report, &verdict, &last, out);
     write_last_op(report, verdict.cause, &last, out);
     write_doubt(report, &verdict, out);

@@ -8,6 +8,7 @@
 
 #include "launcher/dprun/cgroup.h"
 #include "launcher/dprun/failure/fate.h"
+#include "launcher/dprun/failure/recorder.h"
 #include "launcher/dprun/output/lines.h"
 
 typedef struct dp_report {
@@ -28,6 +29,12 @@ void dp_report_failure(const dp_report_t *report, FILE *out);
 
 /* The job took too long: the state of every rank. */
 void dp_report_timeout(const dp_report_t *report, uint64_t limit_ns, FILE *out);
+
+/* What the rank's recorder says it did last; empty where there is none. */
+void dp_report_last_moments(const dp_report_t *report, int rank, dp_last_moments_t *last);
+
+/* Whether the kernel killed for lack of memory while the job ran; text names the evidence. */
+int dp_report_saw_oom(const dp_report_t *report, char *text, size_t room);
 
 /* How many ranks did not end by themselves once they were told to, but were killed; ranks: which,
  * as dp_format_ranks(). */

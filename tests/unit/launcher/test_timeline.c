@@ -17,6 +17,7 @@
 
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
+#include "runtime/base/json.h"
 #include "launcher/dptrace/perfetto.h"
 #include "launcher/dptrace/proto.h"
 #include "launcher/dptrace/view.h"
