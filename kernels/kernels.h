@@ -2,8 +2,8 @@
  * kernels.h - arithmetic on buffers: reduce, cast, pack, unpack, with the figures taken on the way.
  *
  * No state, no threads, no allocation. Host kernels pick AVX-512, AVX2+F16C or plain C when they
- * are called; kernels/naive.c holds the plain loop beside each, and all of them give the same bits:
- * no contraction, fixed order, round to nearest even.
+ * are called; tests/unit/naive.c holds the plain loop beside each, and all of them give the same
+ * bits: no contraction, fixed order, round to nearest even.
  */
 #ifndef DP_KERNELS_H
 #define DP_KERNELS_H

@@ -1,9 +1,8 @@
 /*
  * bootstrap.h - how the ranks of a world find each other before any transport exists.
  *
- * One collective, exchange, is all that the rest of the runtime needs. Four ways provide it: the
- * rendezvous of dprun, one that rank 0 serves where others started the job, a world of one, and
- * ranks that are threads of one process (tests).
+ * One collective, exchange, is all that the rest of the runtime needs. Three ways provide it: the
+ * rendezvous of dprun, one that rank 0 serves where others started the job, and a world of one.
  */
 #ifndef DP_GROUP_BOOTSTRAP_H
 #define DP_GROUP_BOOTSTRAP_H
@@ -16,7 +15,7 @@
 typedef struct dp_bootstrap dp_bootstrap_t;
 
 typedef struct dp_bootstrap_ops {
-    const char *name; /* "dprun", "elsewhere", "solo", "threads" */
+    const char *name; /* "dprun", "elsewhere", "solo" */
     /* Every rank gives a value under the same name and receives all, values[size] in rank order;
      * each is returned (free() it), with a NUL behind its last byte. On error nothing is returned.
      * DP_ERR_TIMEOUT, DP_ERR_PEER_LOST and DP_ERR_MISMATCH name the rank. Threads: one at a time.
@@ -62,9 +61,6 @@ typedef struct dp_bootstrap_store {
 dp_status_t dp_bootstrap_create_by_store(const dp_config_t *config,
                                          const dp_bootstrap_store_t *store, dp_bootstrap_t **out,
                                          dp_error_t *error);
-
-/* size ranks as threads of this process; bootstraps[size] are returned, all share one table. */
-dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps);
 
 void dp_bootstrap_destroy(dp_bootstrap_t *bootstrap); /* NULL is fine */
 

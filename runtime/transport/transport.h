@@ -13,8 +13,6 @@
  *     line      a TCP connection of our own for each of them: their deaths, and codes of messages
  *      |lower   messages
  *     ucx       TCP
- *
- * loopback, for ranks that are threads of one process, stands alone.
  */
 #ifndef DP_TRANSPORT_H
 #define DP_TRANSPORT_H
@@ -44,7 +42,7 @@ typedef struct dp_transport_event {
 } dp_transport_event_t;
 
 typedef struct dp_transport_ops {
-    const char *name; /* "ucx", "line", "loopback", "shm" */
+    const char *name; /* "ucx", "line", "shm" */
     /* This rank's address, for the bootstrap's exchange. */
     dp_status_t (*address)(dp_transport_t *self, void *data, size_t room, size_t *bytes);
     /* Opens the way to each neighbour. Nothing stays open on error. */
@@ -84,10 +82,6 @@ struct dp_transport {
  * it, others are dropped. */
 dp_status_t dp_transport_ucx_create(int rank, uint64_t tag, const dp_config_t *config,
                                     const dp_log_t *log, dp_transport_t **out, dp_error_t *error);
-
-/* Ranks that are threads of one process find each other by address (a pointer in it). */
-dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t *log,
-                                         dp_transport_t **out, dp_error_t *error);
 
 /*
  * Shared memory between neighbours of one node; all others are reached over `lower`, which is

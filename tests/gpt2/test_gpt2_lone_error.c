@@ -22,6 +22,7 @@
 #include "examples/gpt2/train/run.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/unit/fail_allocation.h"
+#include "tests/threads/threads.h"
 
 enum { RANKS_MAX = 3, LIMIT = 3000 /* far more allocations than a run makes */ };
 
@@ -46,7 +47,7 @@ dp_status_t __wrap_dp_init(const dp_init_options_t *given, dp_context_t **contex
     dp_error_t error = {DP_OK, ""};
 
     (void)given;
-    return dp_context_create(self->config, self->bootstrap, 1, context, &error);
+    return threads_context(self->config, self->bootstrap, context, &error);
 }
 
 static void *run_rank(void *argument)
@@ -81,7 +82,7 @@ static int run_world(const gpt2_options_t *options, int ranks, int lone, long nt
     config.fusion_bytes = 64 * 1024; /* a world need not fill more when it starts */
     config.stall_limit_ns = 20000000000ull;
     config.peer_timeout_ns = 0;
-    if (dp_bootstrap_create_threads(ranks, bootstraps) != DP_OK) return -1;
+    if (threads_bootstrap(ranks, bootstraps) != DP_OK) return -1;
     for (int i = 0; i < ranks; i++) {
         all[i] = (rank_t){.options = options,
                           .config = &config,

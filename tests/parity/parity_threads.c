@@ -9,6 +9,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/parity/parity.h"
+#include "tests/threads/threads.h"
 
 typedef struct rank {
     const char *name; /* of the case */
@@ -24,7 +25,7 @@ static void *run(void *argument)
     rank_t *rank = argument;
     dp_error_t error = {DP_OK, ""};
     dp_context_t *dp;
-    dp_status_t status = dp_context_create(rank->config, rank->bootstrap, 1, &dp, &error);
+    dp_status_t status = threads_context(rank->config, rank->bootstrap, &dp, &error);
 
     rank->failed = 1;
     if (status != DP_OK) {
@@ -58,7 +59,7 @@ int main(int argc, char **argv)
     config.log_level = DP_LOG_ERROR;
     /* sanitizers make a thread as slow as a swapped-out one */
     config.peer_timeout_ns = 30000000000ull;
-    if (dp_bootstrap_create_threads(ranks, bootstraps) != DP_OK) return 1;
+    if (threads_bootstrap(ranks, bootstraps) != DP_OK) return 1;
     for (int i = 0; i < ranks; i++) {
         all[i] =
             (rank_t){.name = argv[1], .config = &config, .bootstrap = bootstraps[i], .index = i};

@@ -15,6 +15,7 @@
 #include "coordinator/api/context/context.h"
 #include "tests/ranks/cases.h"
 #include "tests/ranks/cases_internal.h"
+#include "tests/threads/threads.h"
 
 /* Cases that need what only lives inside a process. */
 static const rank_case_t own_cases[] = {
@@ -38,7 +39,7 @@ static void *run(void *argument)
     rank_t *rank = argument;
     dp_error_t error = {DP_OK, ""};
     dp_context_t *dp;
-    dp_status_t status = dp_context_create(rank->config, rank->bootstrap, 1, &dp, &error);
+    dp_status_t status = threads_context(rank->config, rank->bootstrap, &dp, &error);
 
     if (status != DP_OK) {
         fprintf(stderr, "%s: create: %s: %s\n", rank->what->name, dp_status_string(status),
@@ -71,7 +72,7 @@ static int run_case(const rank_case_t *what, int ranks, const dp_config_t *base)
     config.order = strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0
                        ? DP_CONFIG_ORDER_PROGRAM
                        : DP_CONFIG_ORDER_NEGOTIATED;
-    if (dp_bootstrap_create_threads(ranks, bootstraps) != DP_OK) return 1;
+    if (threads_bootstrap(ranks, bootstraps) != DP_OK) return 1;
     for (int i = 0; i < ranks; i++) {
         all[i] = (rank_t){.what = what, .config = &config, .bootstrap = bootstraps[i]};
         if (pthread_create(&all[i].thread, NULL, run, &all[i]) != 0) return 1;

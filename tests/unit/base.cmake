@@ -5,7 +5,7 @@ endforeach()
 dp_test(test_topology SOURCES runtime/group/test_topology.c fail_allocation.c LIBS dp_group TIMEOUT 60)
 dp_test(test_place SOURCES runtime/group/test_place.c LIBS dp_group TIMEOUT 30)
 dp_test(test_bootstrap SOURCES runtime/group/test_bootstrap.c kv_server.c fail_allocation.c
-        LIBS dp_group dp_rendezvous TIMEOUT 60)
+        LIBS dp_threads dp_group dp_rendezvous TIMEOUT 60)
 dp_test(test_inject SOURCES runtime/base/test_inject.c fail_allocation.c LIBS dp_base TIMEOUT 30)
 dp_test(test_kv SOURCES runtime/base/test_kv.c kv_server.c fail_allocation.c LIBS dp_base TIMEOUT 60)
 foreach(name topology bootstrap kv inject) # the nth allocation fails, for n = 1, 2, 3, ...

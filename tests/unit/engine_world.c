@@ -2,6 +2,7 @@
  * engine_world.c - ranks with an engine each, as threads of a test or as processes it forks.
  */
 #include "engine_world.h"
+#include "tests/threads/threads.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -111,7 +112,7 @@ int engine_world_threads(const engine_world_t *world, engine_body_t body, void *
     pthread_t ids[RANKS];
     int failures = 0;
 
-    if (dp_bootstrap_create_threads(world->size, bootstraps) != DP_OK) return 1;
+    if (threads_bootstrap(world->size, bootstraps) != DP_OK) return 1;
     for (int i = 0; i < world->size; i++) {
         threads[i].world = world;
         threads[i].rank.rank = i;

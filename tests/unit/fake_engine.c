@@ -6,7 +6,7 @@
  */
 #include "kernels/convert.h"
 #include "tests/unit/fake_engine.h"
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 
 #include <math.h>
 #include <pthread.h>

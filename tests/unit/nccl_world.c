@@ -15,6 +15,7 @@
 
 #include "runtime/device/cuda.h"
 #include "runtime/engine/nccl/nccl.h"
+#include "tests/threads/threads.h"
 
 int engine_failed(engine_rank_t *rank, const char *format, ...)
 {
@@ -106,7 +107,7 @@ int nccl_world_run(const nccl_world_t *world, engine_body_t body, void *user)
     pthread_t ids[NCCL_WORLD_RANKS];
     int failures = 0;
 
-    if (dp_bootstrap_create_threads(size, bootstraps) != DP_OK) return 1;
+    if (threads_bootstrap(size, bootstraps) != DP_OK) return 1;
     if (world->is_bare) {
         unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     } else {

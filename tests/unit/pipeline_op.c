@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "fusion/plan.h"
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/pipeline_world.h"
+#include "tests/threads/threads.h"
 
 /* ---- Callbacks ------------------------------------------------------------------------------ */
 
@@ -138,7 +139,7 @@ void world_init_cpu(world_t *world, int ranks, int nodes, size_t fusion_bytes, i
     begin(world, ranks, 1, fusion_bytes, buffers, NULL);
     for (int r = 0; r < ranks; r++)
         list[r] = names[r % nodes];
-    assert_int_equal(dp_bootstrap_create_threads(ranks, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(ranks, bootstraps), DP_OK);
     for (int r = 0; r < ranks; r++) {
         struct world_rank *at = &world->rank[r];
 

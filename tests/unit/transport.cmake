@@ -8,17 +8,17 @@ dp_test(test_transport_mailbox SOURCES runtime/transport/test_transport_mailbox.
 target_link_options(test_transport_mailbox PRIVATE
                     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup
                     -Wl,--wrap=mmap,--wrap=madvise,--wrap=fallocate,--wrap=open,--wrap=read,--wrap=mincore)
-dp_test(test_transport SOURCES runtime/transport/test_transport.c LIBS dp_transport dp_group TIMEOUT 120)
+dp_test(test_transport SOURCES runtime/transport/test_transport.c LIBS dp_threads_context TIMEOUT 120)
 dp_test(test_transport_line SOURCES runtime/transport/test_transport_line.c LIBS dp_transport dp_group TIMEOUT 120)
 dp_test(test_transport_line_hello SOURCES runtime/transport/test_transport_line_hello.c LIBS dp_transport)
 dp_test(test_transport_near SOURCES runtime/transport/test_transport_near.c LIBS dp_transport TIMEOUT 60)
 dp_test(test_transport_shm SOURCES runtime/transport/test_transport_shm.c LIBS dp_transport TIMEOUT 120)
 dp_test(test_transport_death SOURCES runtime/transport/test_transport_death.c LIBS dp_transport TIMEOUT 60)
-dp_test(test_transport_memory SOURCES runtime/transport/test_transport_memory.c LIBS dp_coordinator TIMEOUT 120)
+dp_test(test_transport_memory SOURCES runtime/transport/test_transport_memory.c LIBS dp_threads_context TIMEOUT 120)
 target_link_options(test_transport_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 dp_test(test_health SOURCES coordinator/loop/test_health.c LIBS dp_coordinator)
-dp_test(test_loop SOURCES coordinator/loop/test_loop.c LIBS dp_coordinator TIMEOUT 120)
-dp_test(test_loop_progress SOURCES coordinator/loop/test_loop_progress.c LIBS dp_coordinator TIMEOUT 120)
+dp_test(test_loop SOURCES coordinator/loop/test_loop.c LIBS dp_threads_context TIMEOUT 120)
+dp_test(test_loop_progress SOURCES coordinator/loop/test_loop_progress.c LIBS dp_threads_context TIMEOUT 120)
 dp_test(test_loop_ucx SOURCES coordinator/loop/test_loop_ucx.c LIBS dp_coordinator TIMEOUT 120)
 if(DP_SANITIZE MATCHES thread)
   # libucm patches madvise() of a process that merely links it, which the sanitizer does not survive

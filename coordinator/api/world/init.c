@@ -319,7 +319,7 @@ static dp_status_t make_program(dp_context_t *context)
 /* Whichever step fails, context_destroy() takes down the parts that exist. The ranks exchange
  * values on the way, in the same order on all: hello, perhaps reach, those of network.c, control,
  * and the engine's. */
-static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_error_t *error)
+static dp_status_t build_context(dp_context_t *context, dp_error_t *error)
 {
     dp_config_t *config = &context->config;
     uint64_t deadline_ns = context->bootstrap->deadline_ns;
@@ -327,9 +327,6 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
     dp_status_t status;
 
     if (deadline_ns == 0) deadline_ns = dp_now_ns() + config->start_timeout_ns;
-    /* Here, because the engine opens UCX on ranks that have no transport over it. Ranks that are
-     * threads of one process would do this at the same time. */
-    if (!use_loopback) dp_ucx_process_prepare();
     if (config->timeline[0] != '\0') {
         status = dp_window_parse(config->timeline, &context->steps.window, error);
         if (status != DP_OK) return status;
@@ -358,9 +355,7 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
         context->agree_track =
             dp_trace_track(context->trace, "negotiation", DP_TRACE_TRACK_COORDINATOR);
     }
-    status = use_loopback ? dp_transport_loopback_create(context->rank, context->bootstrap->tag,
-                                                         &context->log, &context->transport, error)
-                          : make_transport(context, error);
+    status = context->transport != NULL ? DP_OK : make_transport(context, error);
     if (status != DP_OK) return status;
     status = connect_neighbours(context, deadline_ns, error);
     if (status != DP_OK) return status;
@@ -380,18 +375,20 @@ static dp_status_t build_context(dp_context_t *context, int use_loopback, dp_err
 }
 
 dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
-                              int use_loopback, dp_context_t **out, dp_error_t *error)
+                              dp_transport_t *transport, dp_context_t **out, dp_error_t *error)
 {
     dp_context_t *context = calloc(1, sizeof(*context));
     dp_status_t status;
 
     if (context == NULL) {
+        dp_transport_destroy(transport);
         dp_bootstrap_destroy(bootstrap);
         return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory for a context");
     }
     dp_context_fork_begin(context);
     context->config = *config;
     context->bootstrap = bootstrap;
+    context->transport = transport;
     context->rank = bootstrap->rank;
     context->size = bootstrap->size;
     dp_group_init_world(context);
@@ -400,7 +397,7 @@ dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstr
     context->log.queue = dp_log_queue_create();
     pthread_mutex_init(&context->lock, NULL);
     dp_completions_init(&context->completions);
-    status = build_context(context, use_loopback, error);
+    status = build_context(context, error);
     if (status != DP_OK) {
         context_destroy(context, 1);
         return status;
@@ -478,7 +475,9 @@ dp_status_t dp_init(const dp_init_options_t *given, dp_context_t **context)
         log.level = (dp_log_level_t)config.log_level;
         status = make_bootstrap(&options, &config, &bootstrap, &error);
     }
-    if (status == DP_OK) status = dp_context_create(&config, bootstrap, 0, context, &error);
+    /* Here, because the engine opens UCX on ranks that have no transport over it. */
+    if (status == DP_OK) dp_ucx_process_prepare();
+    if (status == DP_OK) status = dp_context_create(&config, bootstrap, NULL, context, &error);
     if (status != DP_OK) {
         log.rank = config.rank;
         copy_error(&options, error.text);

@@ -6,9 +6,10 @@
 
 #include "coordinator/api/context/context.h"
 
-/* Builds a context on a bootstrap (taken, also on failure): what dp_init() does after reading the
- * environment, and what tests call for ranks in threads, with the loopback transport. */
+/* Builds a context on a bootstrap: what dp_init() does after reading the environment. transport:
+ * NULL, or one to use instead of those that the topology asks for. Both are taken, also on
+ * failure. */
 dp_status_t dp_context_create(const dp_config_t *config, dp_bootstrap_t *bootstrap,
-                              int use_loopback, dp_context_t **out, dp_error_t *error);
+                              dp_transport_t *transport, dp_context_t **out, dp_error_t *error);
 
 #endif

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "runtime/base/common.h"
 
 /* ---- What an operation gives ---------------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "fusion/item_input.h"
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "runtime/base/common.h"
 #include "tests/unit/kernel_data.h"
 

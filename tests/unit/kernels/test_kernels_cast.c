@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "kernels/convert.h"
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"
 

@@ -15,6 +15,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/unit/fail_allocation.h"
+#include "tests/threads/threads.h"
 
 enum { LIMIT = 3000 }; /* far more allocations than any call makes */
 
@@ -28,8 +29,8 @@ static dp_status_t create(dp_context_t **dp)
     dp_config_defaults(&config);
     config.log_level = DP_LOG_ERROR;
     config.fusion_bytes = 65536;
-    assert_int_equal(dp_bootstrap_create_threads(1, bootstraps), DP_OK);
-    status = dp_context_create(&config, bootstraps[0], 1, dp, &error);
+    assert_int_equal(threads_bootstrap(1, bootstraps), DP_OK);
+    status = threads_context(&config, bootstraps[0], dp, &error);
     /* a failure comes with a text */
     if (status != DP_OK) assert_true(error.text[0] != '\0');
     return status;
@@ -60,9 +61,9 @@ static void creation_fails_cleanly_at_every_allocation(void **state)
         dp_config_defaults(&config);
         config.log_level = DP_LOG_ERROR;
         config.fusion_bytes = 65536;
-        assert_int_equal(dp_bootstrap_create_threads(1, bootstraps), DP_OK);
+        assert_int_equal(threads_bootstrap(1, bootstraps), DP_OK);
         fail_allocation(n);
-        status = dp_context_create(&config, bootstraps[0], 1, &dp, &error);
+        status = threads_context(&config, bootstraps[0], &dp, &error);
         if (fail_allocation_reached() == 0) {
             assert_int_equal(status, DP_OK);
             assert_int_equal(dp_finalize(dp), DP_OK);

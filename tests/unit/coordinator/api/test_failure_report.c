@@ -16,6 +16,7 @@
 #include "coordinator/api/operation/report.h"
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
+#include "tests/threads/threads.h"
 
 enum { RANKS = 2 };
 
@@ -48,7 +49,7 @@ static dp_context_t *start(rank_t *rank)
     dp_config_defaults(&config);
     config.log_level = DP_LOG_ERROR;
     config.fusion_bytes = 65536;
-    rank->status = dp_context_create(&config, rank->bootstrap, 1, &dp, &error);
+    rank->status = threads_context(&config, rank->bootstrap, &dp, &error);
     return rank->status == DP_OK ? dp : NULL;
 }
 
@@ -57,7 +58,7 @@ static void make_ranks(rank_t *ranks, int size)
     dp_bootstrap_t *bootstraps[RANKS];
 
     memset(&spy, 0, sizeof(spy));
-    assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(size, bootstraps), DP_OK);
     spy.ops = *bootstraps[0]->ops;
     spy.ops.report = keep_report;
     for (int i = 0; i < size; i++) {

@@ -14,6 +14,7 @@
 
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
+#include "tests/threads/threads.h"
 
 enum { RANKS = 3 };
 
@@ -47,7 +48,7 @@ static void *start(void *argument)
     config.log_level = DP_LOG_ERROR;
     config.fusion_bytes = 65536;
     rank->error = (dp_error_t){DP_OK, ""};
-    rank->status = dp_context_create(&config, rank->bootstrap, 1, &dp, &rank->error);
+    rank->status = threads_context(&config, rank->bootstrap, &dp, &rank->error);
     if (rank->status == DP_OK) dp_finalize(dp);
     return NULL;
 }
@@ -56,7 +57,7 @@ static void run_ranks(rank_t *ranks)
 {
     dp_bootstrap_t *bootstraps[RANKS];
 
-    assert_int_equal(dp_bootstrap_create_threads(RANKS, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(RANKS, bootstraps), DP_OK);
     for (int i = 0; i < RANKS; i++) {
         ranks[i].bootstrap = bootstraps[i];
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, start, &ranks[i]), 0);

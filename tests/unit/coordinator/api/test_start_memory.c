@@ -18,6 +18,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/shm/arena.h"
 #include "tests/unit/fail_allocation.h"
+#include "tests/threads/threads.h"
 
 enum { LIMIT = 3000 }; /* far more allocations than any call makes */
 
@@ -148,7 +149,7 @@ static int try_engine(int size, int nodes, int n)
     pthread_t other;
     int reached;
 
-    assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(size, bootstraps), DP_OK);
     for (int i = 0; i < size; i++)
         open_rank(&ranks[i], bootstraps[i], nodes);
     if (size > 1) {

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/inject.h"
+#include "tests/threads/threads.h"
 
 #define MS 1000000ull
 #define RANKS_MAX 8
@@ -117,7 +118,7 @@ static world_t *world_open(int size, int arity)
     for (int i = 0; i < size; i++) {
         rank_t *rank = &world->rank[i];
 
-        assert_int_equal(dp_transport_loopback_create(i, 1, &world->log, &rank->transport, NULL),
+        assert_int_equal(threads_transport(i, 1, &world->log, &rank->transport, NULL),
                          DP_OK);
         assert_int_equal(
             rank->transport->ops->address(rank->transport, address[i], DP_ADDRESS_MAX, &bytes[i]),

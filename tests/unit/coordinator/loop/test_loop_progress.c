@@ -4,6 +4,7 @@
  * launched, whichever thread makes the round.
  */
 #include "coordinator/loop/loop.h"
+#include "tests/threads/threads.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -116,7 +117,7 @@ static world_t *world_start(int size, int may_back_off)
     for (int i = 0; i < size; i++) {
         dp_transport_t **made = &world->rank[i].transport;
 
-        assert_int_equal(dp_transport_loopback_create(i, 1, &world->log, made, NULL), DP_OK);
+        assert_int_equal(threads_transport(i, 1, &world->log, made, NULL), DP_OK);
         if (i == 1) count_sends(*made);
         assert_int_equal((*made)->ops->address(*made, address[i], DP_ADDRESS_MAX, &bytes[i]),
                          DP_OK);

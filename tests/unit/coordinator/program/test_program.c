@@ -17,6 +17,7 @@
 
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
+#include "tests/threads/threads.h"
 
 #define RANKS 3
 #define TENSORS 12
@@ -61,7 +62,7 @@ static void *run(void *argument)
     unsigned seed;
     dp_context_t *dp;
 
-    rank->status = dp_context_create(&rank->config, rank->bootstrap, 1, &dp, &error);
+    rank->status = threads_context(&rank->config, rank->bootstrap, &dp, &error);
     snprintf(rank->text, sizeof(rank->text), "%.255s", error.text);
     if (rank->status != DP_OK) return NULL;
     seed = (unsigned)dp_rank(dp) + 3;
@@ -86,7 +87,7 @@ static void run_world(dp_config_order_t order, size_t fusion_bytes, int nodes, f
     dp_bootstrap_t *bootstraps[RANKS];
     rank_t ranks[RANKS];
 
-    assert_int_equal(dp_bootstrap_create_threads(RANKS, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(RANKS, bootstraps), DP_OK);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (rank_t){.bootstrap = bootstraps[r]};
         dp_config_defaults(&ranks[r].config);

@@ -14,6 +14,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/unit/fail_allocation.h"
+#include "tests/threads/threads.h"
 
 enum { LIMIT = 3000, TENSORS = 20 };
 
@@ -27,8 +28,8 @@ static dp_status_t create(dp_context_t **dp)
     config.log_level = DP_LOG_ERROR;
     config.order = DP_CONFIG_ORDER_PROGRAM;
     config.fusion_bytes = 65536;
-    assert_int_equal(dp_bootstrap_create_threads(1, bootstraps), DP_OK);
-    return dp_context_create(&config, bootstraps[0], 1, dp, &error);
+    assert_int_equal(threads_bootstrap(1, bootstraps), DP_OK);
+    return threads_context(&config, bootstraps[0], dp, &error);
 }
 
 static int is_expected(dp_status_t status)

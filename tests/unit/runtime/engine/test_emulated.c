@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "runtime/engine/emulated/emulated.h"
+#include "tests/threads/threads.h"
 
 typedef struct fixture {
     dp_bootstrap_t *bootstrap;
@@ -32,7 +33,7 @@ static void open_engine(fixture_t *f, int ranks, size_t bandwidth, uint64_t late
     f->config.emulate_bandwidth = bandwidth;
     f->config.emulate_latency_ns = latency_ns;
     dp_log_init(&f->log, DP_LOG_ERROR, 0);
-    assert_int_equal(dp_bootstrap_create_threads(1, &f->bootstrap), DP_OK);
+    assert_int_equal(threads_bootstrap(1, &f->bootstrap), DP_OK);
     assert_int_equal(dp_device_host_create(0, &f->log, &f->device), DP_OK);
     assert_int_equal(f->device->ops->stream_create(f->device, "wire", &f->stream), DP_OK);
     assert_int_equal(dp_engine_emulated_create(f->bootstrap, f->device, &f->config, &f->log, NULL,
@@ -205,7 +206,7 @@ static void emulated_worlds_have_one_rank(void **state)
     (void)state;
     dp_config_defaults(&config);
     config.emulate_ranks = 8;
-    assert_int_equal(dp_bootstrap_create_threads(2, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(2, bootstraps), DP_OK);
     assert_int_equal(
         dp_engine_emulated_create(bootstraps[0], NULL, &config, NULL, NULL, NULL, &engine, &error),
         DP_ERR_CONFIG);

@@ -20,6 +20,7 @@
 #include "runtime/base/rendezvous.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kv_server.h"
+#include "tests/threads/threads.h"
 
 #define SOON (dp_now_ns() + 20000000000u) /* never reached unless something is wrong */
 #define RANKS_MAX 8
@@ -187,7 +188,7 @@ static void threads_exchange_many_rounds(void **state)
         dp_bootstrap_t *bootstraps[RANKS_MAX];
         rank_thread_t ranks[RANKS_MAX];
 
-        assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
+        assert_int_equal(threads_bootstrap(size, bootstraps), DP_OK);
         memset(ranks, 0, sizeof(ranks));
         for (int i = 0; i < size; i++) {
             assert_int_equal(bootstraps[i]->rank, i);
@@ -227,7 +228,7 @@ static void expect_all_fail(const char *const names[4], int leaver, uint64_t dea
     dp_bootstrap_t *bootstraps[4];
     rank_thread_t ranks[4];
 
-    assert_int_equal(dp_bootstrap_create_threads(4, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(4, bootstraps), DP_OK);
     memset(ranks, 0, sizeof(ranks));
     for (int i = 0; i < 4; i++) {
         ranks[i].bootstrap = bootstraps[i];
@@ -283,8 +284,8 @@ static void threads_bad_arguments_are_refused(void **state)
     size_t bytes;
 
     (void)state;
-    assert_int_equal(dp_bootstrap_create_threads(0, &bootstrap), DP_ERR_INVALID);
-    assert_int_equal(dp_bootstrap_create_threads(1, &bootstrap), DP_OK);
+    assert_int_equal(threads_bootstrap(0, &bootstrap), DP_ERR_INVALID);
+    assert_int_equal(threads_bootstrap(1, &bootstrap), DP_OK);
     memset(name, 'n', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
     assert_int_equal(
@@ -618,12 +619,12 @@ static dp_status_t live_as_threads(void)
     dp_bootstrap_t *bootstraps[2] = {NULL, NULL};
     void *value = NULL;
     size_t bytes;
-    dp_status_t status = dp_bootstrap_create_threads(2, bootstraps);
+    dp_status_t status = threads_bootstrap(2, bootstraps);
 
     if (status != DP_OK) return status;
     dp_bootstrap_destroy(bootstraps[0]);
     dp_bootstrap_destroy(bootstraps[1]);
-    status = dp_bootstrap_create_threads(1, bootstraps);
+    status = threads_bootstrap(1, bootstraps);
     if (status != DP_OK) return status;
     status = bootstraps[0]->ops->exchange(bootstraps[0], "x", "v", 1, &value, &bytes, SOON, &error);
     free(value);

@@ -23,6 +23,7 @@
 #include "runtime/base/local_socket.h"
 #include "runtime/shm/arena.h"
 #include "runtime/shm/arena_internal.h"
+#include "tests/threads/threads.h"
 
 #define RANKS 5
 
@@ -68,7 +69,7 @@ static void open_all(member_t *members, int size, int nodes, size_t arena_bytes,
     dp_bootstrap_t *bootstraps[RANKS];
     pthread_t threads[RANKS];
 
-    assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(size, bootstraps), DP_OK);
     memset(members, 0, (size_t)size * sizeof(*members));
     for (int i = 0; i < size; i++) {
         members[i].rank = i;
@@ -270,7 +271,7 @@ static void arena_ignores_strangers(void **state)
     pthread_t threads[3];
 
     (void)state;
-    assert_int_equal(dp_bootstrap_create_threads(3, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(3, bootstraps), DP_OK);
     for (int i = 0; i < 3; i++) {
         spies[i] = (spy_t){.base = *bootstraps[i], .real = bootstraps[i]};
         spies[i].base.ops = &spy_ops;
@@ -343,7 +344,7 @@ static void arena_that_could_shrink_is_refused(void **state)
         forger_t forger;
         pthread_t thread;
 
-        assert_int_equal(dp_bootstrap_create_threads(2, bootstraps), DP_OK);
+        assert_int_equal(threads_bootstrap(2, bootstraps), DP_OK);
         member.bootstrap = bootstraps[0];
         forger = (forger_t){bootstraps[1], make_forgery(which)};
         assert_int_equal(pthread_create(&thread, NULL, share_forgery, &forger), 0);

@@ -21,6 +21,7 @@
 #include "tests/unit/fail_call.h"
 #include "runtime/shm/arena.h"
 #include "runtime/shm/maps.h"
+#include "tests/threads/threads.h"
 
 #define PAGE ((size_t)4096)
 #define RANKS 2
@@ -55,7 +56,7 @@ static void open_all(member_t *members, int size, size_t arena_bytes)
     pthread_t threads[RANKS];
 
     memset(members, 0, (size_t)size * sizeof(*members));
-    assert_int_equal(dp_bootstrap_create_threads(size, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(size, bootstraps), DP_OK);
     for (int i = 0; i < size; i++) {
         members[i].bootstrap = bootstraps[i];
         members[i].arena_bytes = arena_bytes;

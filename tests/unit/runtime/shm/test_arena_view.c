@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "runtime/shm/arena.h"
+#include "tests/threads/threads.h"
 
 #define PAGE ((size_t)4096)
 #define RANKS 2
@@ -69,7 +70,7 @@ static int open_arenas(void **state)
     (void)state;
     failing = 0;
     memset(members, 0, sizeof(members));
-    assert_int_equal(dp_bootstrap_create_threads(RANKS, bootstraps), DP_OK);
+    assert_int_equal(threads_bootstrap(RANKS, bootstraps), DP_OK);
     for (int i = 0; i < RANKS; i++) {
         members[i].bootstrap = bootstraps[i];
         assert_int_equal(pthread_create(&threads[i], NULL, open_member, &members[i]), 0);

@@ -19,6 +19,7 @@
 #include "runtime/network/interface.h"
 #include "runtime/transport/line.h"
 #include "runtime/transport/ucx_process.h"
+#include "tests/threads/threads.h"
 
 #define MS 1000000ull
 #define TAG 0xfeedfacecafebeefull
@@ -67,7 +68,7 @@ static dp_transport_t *create(which_t which, int rank, uint64_t tag)
     if (which == UCX || which == LINE_UCX) {
         status = dp_transport_ucx_create(rank, tag, &config, &log, &transport, &error);
     } else if (which != SHM) {
-        status = dp_transport_loopback_create(rank, tag, &log, &transport, &error);
+        status = threads_transport(rank, tag, &log, &transport, &error);
     }
     if (status == DP_OK && (which == LINE_LOOPBACK || which == LINE_UCX))
         status = add_lines(rank, others, count, &log, &transport, &error);

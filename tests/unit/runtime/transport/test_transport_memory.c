@@ -3,6 +3,7 @@
  * every n: a status, nothing left open, nothing leaked.
  */
 #include "coordinator/loop/loop.h"
+#include "tests/threads/threads.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +48,7 @@ typedef dp_status_t (*create_t)(int rank, dp_transport_t **out);
 
 static dp_status_t create_loopback(int rank, dp_transport_t **out)
 {
-    return dp_transport_loopback_create(rank, 3, NULL, out, NULL);
+    return threads_transport(rank, 3, NULL, out, NULL);
 }
 
 static dp_status_t create_shm(int rank, dp_transport_t **out)

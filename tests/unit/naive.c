@@ -7,7 +7,7 @@
  * Only tests and benchmarks call it, to compare the fast kernels with it.
  */
 #include "kernels/convert.h"
-#include "kernels/naive.h"
+#include "tests/unit/naive.h"
 #include "kernels/variant.h"
 
 #include <math.h>

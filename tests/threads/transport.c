@@ -1,12 +1,12 @@
 /*
- * loopback.c - the transport between ranks that are threads of one process: tests of many ranks.
+ * transport.c - the transport between ranks that are threads of one process.
  *
  * Called through the ops table by each rank's thread. Each rank has a port: a queue under a mutex,
  * and an eventfd that is written only while the rank sleeps or is about to. Neighbours hold
  * references to a port, so one whose owner is destroyed stays valid, but closed, until the last of
  * them lets go. An address is a pointer to the port: it may be used only while its transport lives.
  */
-#include "runtime/transport/transport.h"
+#include "tests/threads/threads.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -367,7 +367,7 @@ static void loopback_destroy(dp_transport_t *base)
     free(self);
 }
 
-dp_status_t dp_transport_loopback_create(int rank, uint64_t tag, const dp_log_t *log,
+dp_status_t threads_transport(int rank, uint64_t tag, const dp_log_t *log,
                                          dp_transport_t **out, dp_error_t *error)
 {
     static const dp_transport_ops_t ops = {

@@ -1,8 +1,8 @@
 /*
  * naive.h - each kernel as the plain loop one would write first; what the fast ones are tested by.
  */
-#ifndef DP_KERNELS_NAIVE_H
-#define DP_KERNELS_NAIVE_H
+#ifndef DP_TESTS_NAIVE_H
+#define DP_TESTS_NAIVE_H
 
 #include "kernels/kernels.h"
 

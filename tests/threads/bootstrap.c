@@ -1,12 +1,11 @@
 /*
- * bootstrap_threads.c - the bootstrap of ranks that are threads of one process, for tests: one
- * table under a lock.
+ * bootstrap.c - the bootstrap of ranks that are threads of one process: one table under a lock.
  *
  * Exchanges are matched by the count of calls and checked by name. A rank that gives a value in
  * round n + 1 has seen the end of round n, so two rounds are in use at most: one from which slow
  * ranks still take their results, and one that fills.
  */
-#include "runtime/group/bootstrap_internal.h"
+#include "tests/threads/threads.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include <string.h>
 
 #include "runtime/base/auth.h"
+#include "runtime/group/bootstrap_internal.h"
 
 #define ROUND_NAME_MAX 63
 
@@ -250,7 +250,7 @@ static void threads_destroy(dp_bootstrap_t *self)
 static const dp_bootstrap_ops_t threads_ops = {"threads", threads_exchange, threads_report, NULL,
                                                threads_destroy};
 
-dp_status_t dp_bootstrap_create_threads(int size, dp_bootstrap_t **bootstraps)
+dp_status_t threads_bootstrap(int size, dp_bootstrap_t **bootstraps)
 {
     world_t *world;
     uint64_t random;
