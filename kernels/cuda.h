@@ -88,9 +88,6 @@ int dp_cuda_fill_identity(dp_dtype_t dtype, dp_reduce_t reduce, void *to, size_t
 /* *word = value, once the stream has come here. */
 int dp_cuda_set_word(uint32_t *word, uint32_t value, void *stream);
 
-/* Keeps the stream busy for a time with one thread, as a wire would: for the emulated engine. */
-int dp_cuda_pace(uint64_t ns, void *stream);
-
 /* Loads every kernel, so that none is loaded later while a collective holds the device. */
 int dp_cuda_kernels_preload(void);
 

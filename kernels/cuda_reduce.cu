@@ -1,7 +1,7 @@
 /*
  * cuda_reduce.cu - reductions of buffers that lie in one device's memory, what changes nothing in
- * them, and small services. One thread per element: the emulated engine and tests reduce with
- * these, otherwise NCCL does.
+ * them, and small services. One thread per element. NCCL reduces between ranks; its engine calls
+ * these where no other rank is involved.
  */
 #include "kernels/cuda_reduce.cuh"
 
@@ -27,14 +27,6 @@ template <typename T> static __global__ void fill_kernel(T value, T *to, size_t 
 static __global__ void word_kernel(uint32_t *word, uint32_t value)
 {
     dp_store_word(word, value);
-}
-
-static __global__ void pace_kernel(unsigned long long ns)
-{
-    const unsigned long long begin = dp_global_ns();
-
-    while (dp_global_ns() - begin < ns)
-        __nanosleep(200);
 }
 
 /* ---- From the host -------------------------------------------------------------------------- */
@@ -172,11 +164,6 @@ extern "C" int dp_cuda_set_word(uint32_t *word, uint32_t value, void *stream)
     return DP_LAUNCH(word_kernel, 1, 1, 0, stream, word, value);
 }
 
-extern "C" int dp_cuda_pace(uint64_t ns, void *stream)
-{
-    return DP_LAUNCH(pace_kernel, 1, 1, 0, stream, ns);
-}
-
 int dp_cuda_cast_preload(void);
 int dp_cuda_figures_preload(void);
 
@@ -204,9 +191,6 @@ extern "C" int dp_cuda_kernels_preload(void)
     }
     if (status == cudaSuccess) {
         status = cudaFuncGetAttributes(&attributes, (const void *)word_kernel);
-    }
-    if (status == cudaSuccess) {
-        status = cudaFuncGetAttributes(&attributes, (const void *)pace_kernel);
     }
     return status;
 }

@@ -209,11 +209,6 @@ int main(int argc, char **argv)
 
     if (dp_init(NULL, &bench.dp) != DP_OK) return 1;
     if (dp_rank(bench.dp) == 0) {
-        const char *emulated = getenv("DP_EMULATE_RANKS");
-
-        if (emulated != NULL && atoi(emulated) > 0) {
-            printf("# EMULATED wire of %d ranks: no figure below is a network's\n", atoi(emulated));
-        }
         printf("# libdp %s; ranks %d on %d nodes; %s memory\n", dp_build_info(), dp_size(bench.dp),
                dp_node_count(bench.dp), memory_names[bench.options.memory]);
     }

@@ -60,25 +60,22 @@ typedef struct dp_config {
     uint64_t peer_timeout_ns; /* PEER_TIMEOUT: silence after which a neighbour is dead; 0: never */
     int node_transport;       /* NODE_TRANSPORT: dp_config_node_t */
     /* This rank's own. */
-    uint64_t start_timeout_ns;   /* START_TIMEOUT: for all ranks to come */
-    uint64_t spin_ns;            /* SPIN: longest a waiter polls before it sleeps */
-    size_t pull_bytes;           /* PULL_BYTES: tensors from this size on are read in place by the
-                                    other ranks of the node, without a fused buffer; 0: none */
-    size_t arena_bytes;          /* ARENA_BYTES: address space for dp_alloc() and fused buffers */
-    size_t queue_depth;          /* QUEUE_DEPTH: operations in flight, launched ones included */
-    int device;                  /* DEVICE: dp_config_device_t */
-    int log_level;               /* LOG: dp_log_level_t */
-    int pretend_nodes;           /* PRETEND_NODES: local ranks behave as on this many; 0: off */
-    char ucx_tls[64];            /* UCX_TLS: of the data plane between nodes; "": UCX chooses */
-    char ucx_devices[64];        /* UCX_DEVICES: of the data plane; "": by NET_INTERFACE */
-    char net_interface[16];      /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
-    int net_version;             /* of IP there, 4 or 6; dp_init() finds it; 0: either */
-    int nccl_ctas;               /* NCCL_CTAS: most blocks a collective may take; 0: NCCL's */
-    uint64_t nccl_limit_ns;      /* NCCL_LIMIT: of an operation on the device; 0: none */
-    uint64_t nccl_abort_ns;      /* NCCL_ABORT: of an abort, then the process ends */
-    int emulate_ranks;           /* EMULATE_RANKS: of an emulated wire; 0: the real engine */
-    size_t emulate_bandwidth;    /* EMULATE_BANDWIDTH: its bytes per second */
-    uint64_t emulate_latency_ns; /* EMULATE_LATENCY: of a step of its ring */
+    uint64_t start_timeout_ns; /* START_TIMEOUT: for all ranks to come */
+    uint64_t spin_ns;          /* SPIN: longest a waiter polls before it sleeps */
+    size_t pull_bytes;         /* PULL_BYTES: tensors from this size on are read in place by the
+                                  other ranks of the node, without a fused buffer; 0: none */
+    size_t arena_bytes;        /* ARENA_BYTES: address space for dp_alloc() and fused buffers */
+    size_t queue_depth;        /* QUEUE_DEPTH: operations in flight, launched ones included */
+    int device;                /* DEVICE: dp_config_device_t */
+    int log_level;             /* LOG: dp_log_level_t */
+    int pretend_nodes;         /* PRETEND_NODES: local ranks behave as on this many; 0: off */
+    char ucx_tls[64];          /* UCX_TLS: of the data plane between nodes; "": UCX chooses */
+    char ucx_devices[64];      /* UCX_DEVICES: of the data plane; "": by NET_INTERFACE */
+    char net_interface[16];    /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
+    int net_version;           /* of IP there, 4 or 6; dp_init() finds it; 0: either */
+    int nccl_ctas;             /* NCCL_CTAS: most blocks a collective may take; 0: NCCL's */
+    uint64_t nccl_limit_ns;    /* NCCL_LIMIT: of an operation on the device; 0: none */
+    uint64_t nccl_abort_ns;    /* NCCL_ABORT: of an abort, then the process ends */
     char timeline[DP_CONFIG_TEXT_MAX]; /* TIMELINE FILE[:steps=A-B]: merged by dprun at the end */
     int trace;                         /* TRACE: 0 turns the recorder off */
     size_t trace_bytes;                /* TRACE_BYTES: room of the recorder */

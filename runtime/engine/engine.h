@@ -1,6 +1,6 @@
 /*
  * engine.h - collectives, enqueued on a device stream and completed in stream order: the table that
- * the CPU engine (cpu/), the NCCL engine (nccl/) and the emulated one (emulated/) fill in.
+ * the CPU engine (cpu/) and the NCCL engine (nccl/) fill in.
  *
  * The pipeline calls it. Operations travel in lanes. In each lane every rank enqueues the
  * operations of a group in the same order, and operations of overlapping groups in one global

@@ -23,7 +23,7 @@ SAME = ["gpu", "driver"]  # what one page's files have in common
 
 PARTS = {"start": "Driver, libraries, copies", "kernels": "Kernels against their host twins",
          "nccl": "NCCL, ranks that share the GPU, faults", "losses": "GPT-2's losses beside the processor's",
-         "speed": "Speed of GPT-2 124M beside PyTorch", "links": "EMULATED links",
+         "speed": "Speed of GPT-2 124M beside PyTorch",
          "sanitizer": "compute-sanitizer", "profile": "Timeline and profile"}
 
 # What is unknown until these steps have passed.
@@ -42,10 +42,14 @@ OPEN = [
     ("tokens per second beside PyTorch in the best of its modes, three times in turn, with the clock",
      ["e.mode-default", "e.mode-autotune", "e.mode-graphs", "e.ours-3", "e.torch-3", "e.ratio"]),
     ("attention's rate, and that of PyTorch's kernels at the same shapes", ["b.attention", "e.sdpa"]),
-    ("exposed communication of a step over emulated NVLink and 100 Gb/s", ["f.nvlink", "f.ib100"]),
     ("addresses of pack, cast, reduce and attention under compute-sanitizer", ["g.casts", "g.attention"]),
     ("addresses of the trainer's kernels under compute-sanitizer", ["g.gpt2"]),
     ("races of attention and of the trainer's kernels under compute-sanitizer", ["g.races", "g.races-gpt2"]),
+    # No step shows these yet.
+    ("a step of PyTorch's DDP and of FSDP2, whose waits are the stream's since the visit, beside PyTorch's backend for NCCL",
+     ["none"]),
+    ("NCCL's choice between Ring, Tree and NVLS, which has replaced rings", ["none"]),
+    ("several ranks on one GPU by the transports between GPUs, with NCCL 2.30 or newer", ["none"]),
 ]
 
 # What has changed since these results, and what the next visit should show. Take a row out when a GPU has shown it.
@@ -145,8 +149,8 @@ def page(results):
         counts[step["verdict"]] = counts.get(step["verdict"], 0) + 1
     out.append(f"**{label}{machine.get('gpu', '?')}, {machine.get('date', '?')[:10]}:** "
                + "steps: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in sorted(counts)) + ".\n")
-    out.append("Ranks of parts c and d share one GPU, which tests what they do and measures nothing.\nThe links of part f are "
-               "emulated.\nNo job over several GPUs is among the steps.\n")
+    out.append("Ranks of parts c and d share one GPU, which tests what they do and measures nothing.\n"
+               "No job over several GPUs is among the steps.\n")
     revisions = {step["revision"] for step in results["steps"].values()}
     head = ["step", "", "verdict", "s"] + (["revision"] if len(revisions) > 1 else []) + [""]
     rule = "---|---|---|---:|" + ("---|" if len(revisions) > 1 else "") + "---"

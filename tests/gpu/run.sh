@@ -7,7 +7,7 @@
 # lies in, else build.
 #   --first           parts a to d: machine, kernels, NCCL, losses; less than 9 minutes
 #   --second          part e: speed; less than 9 minutes
-#   --third           parts f to h: links, sanitizer, profile; less than 5 minutes
+#   --third           parts g and h: sanitizer, profile; less than 5 minutes
 #   --only WHAT,...   parts or steps: a letter, a part's name, a step's name (a, kernels, c.kill)
 #   --results DIR     where results.json, the table and the files go [gpu-results]
 #   --most SECONDS    no step may take longer than this

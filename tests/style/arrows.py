@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # inherited: what is not written here is refused.
 ENGINE = ["include", "kernels", "runtime/base", "runtime/trace", "runtime/group", "runtime/device",
           "runtime/engine"]
-BELOW = ENGINE + ["runtime/network", "runtime/transport", "runtime/engine/emulated", "fusion"]
+BELOW = ENGINE + ["runtime/network", "runtime/transport", "fusion"]
 CONTEXT = BELOW + ["coordinator/negotiator", "coordinator/loop", "coordinator/program"]
 
 ROOMS = {
@@ -36,9 +36,8 @@ ROOMS = {
     "runtime/engine": ENGINE,
     "runtime/engine/cpu": ENGINE + ["runtime/shm"],
     "runtime/engine/nccl": ENGINE,
-    "runtime/engine/emulated": ENGINE,
     # The one room that lists the engines and devices of a GPU.
-    "runtime/plugin": ENGINE + ["runtime/engine/nccl", "runtime/engine/emulated"],
+    "runtime/plugin": ENGINE + ["runtime/engine/nccl"],
     "fusion": ENGINE,
     # Readiness, order and launch: pure, it sees descriptions of the machine and no machine.
     "coordinator/negotiator": ["runtime/base", "runtime/engine", "runtime/group",
@@ -156,7 +155,6 @@ def check_planted():
         ("runtime/engine/engine.c", '#include "runtime/engine/cpu/cpu_internal.h"'),
         ("runtime/engine/cpu/control.c", '#include "runtime/engine/nccl/nccl.h"'),
         ("runtime/engine/nccl/comm.c", '#include "runtime/engine/cpu/cpu_internal.h"'),
-        ("runtime/engine/emulated/emulated.c", '#include "runtime/engine/nccl/nccl.h"'),
         ("fusion/plan.c", '#include "coordinator/negotiator/negotiator.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "coordinator/loop/loop.h"'),
         ("coordinator/negotiator/negotiator.c", '#include "fusion/pipeline.h"'),

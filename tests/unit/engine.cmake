@@ -46,7 +46,6 @@ if(DP_SANITIZE MATCHES "thread")
     PROPERTIES TIMEOUT 300 LABELS "unit;ranks;tsan" ENVIRONMENT
                "UCX_MEM_EVENTS=n;UCX_MEM_MMAP_HOOK_MODE=none")
 endif()
-dp_test(test_emulated SOURCES runtime/engine/test_emulated.c LIBS dp_engine dp_threads LABELS unit)
 dp_test(test_engine_processes SOURCES ../ranks/test_engine_processes.c ${engine_group_support} engine_lane_cases.c LIBS dp_engine dp_threads
         TIMEOUT 240 LABELS ranks process long unsanitized)
 

@@ -12,7 +12,6 @@
 
 #include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
-#include "runtime/engine/emulated/emulated.h"
 
 dp_status_t dp_context_choose_device(dp_context_t *context, dp_error_t *error)
 {
@@ -73,10 +72,6 @@ dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error)
     if (context->plugin != NULL) return create_plugged_device(context, error);
     status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
-    if (config->emulate_ranks > 0) {
-        return dp_engine_emulated_create(context->bootstrap, context->device, config, &context->log,
-                                         context->trace, NULL, &context->engine, error);
-    }
     return dp_engine_cpu_create(context->bootstrap, &context->topology, context->device, config,
                                 &context->log, context->trace, &context->engine, error);
 }

@@ -1,6 +1,6 @@
 # options.sh - run.sh's command line. Sets mode, root, results, chosen_parts, only, most, archive,
 # inner, rehearsal.
-mode=run root='' results=gpu-results chosen_parts='a b c d e f g h' only='' most=0 archive=''
+mode=run root='' results=gpu-results chosen_parts='a b c d e g h' only='' most=0 archive=''
 inner=()    # options that --rehearse hands on
 rehearsal=0 # 1: the inner half of --rehearse; sizes are small, and the results say so
 
@@ -21,7 +21,7 @@ parse_options() {
         case $1 in
         --first) chosen_parts='a b c d' inner+=("$1") ;;
         --second) chosen_parts='e' inner+=("$1") ;;
-        --third) chosen_parts='f g h' inner+=("$1") ;;
+        --third) chosen_parts='g h' inner+=("$1") ;;
         --only) only=,$value, inner+=("$1" "$2") && shift ;;
         --most) most=$value inner+=("$1" "$2") && shift ;;
         --results) results=$value && shift ;;
@@ -45,7 +45,7 @@ parse_options() {
     [ -n "$root" ] || { [ -x "$here/dprun" ] && root=$here; } || root=build
     [ ! -d "$root" ] || root=$(cd "$root" && pwd)
     if [ -n "$only" ]; then
-        chosen_parts='a b c d e f g h'
+        chosen_parts='a b c d e g h'
         local names what
         names=$(list_parts | awk '$1 ~ /^[a-h]$/ { print $1; print $2 } $1 ~ /^[a-h]\./ { print $1; sub(/^[a-h]\./, "", $1); print $1 }')
         for what in ${only//,/ }; do

@@ -16,7 +16,6 @@ speed_log      | 20                                                    | 2
 xl_model       | --preset 1558M                                        | --layers 1 --heads 1 --width 16 --seq 8 --context 8 --vocab 128
 xl_batch       | 12                                                    | 2
 xl_steps       | 12                                                    | 4
-link_steps     | 40                                                    | 4
 torch_steps    | 30                                                    | 3
 profile_batch  | 16                                                    | 2
 launches       | 450                                                   | 9

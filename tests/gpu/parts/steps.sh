@@ -281,7 +281,7 @@ write_results() {
 
 list_parts() {
     local mode=list only='' letter
-    for letter in a b c d e f g h; do
+    for letter in a b c d e g h; do
         "part_$letter"
     done
 }
