@@ -135,4 +135,18 @@ void dp_report_text(const dp_timeline_t *timeline, const dp_analysis_t *analysis
                     FILE *file);
 void dp_report_json(const dp_timeline_t *timeline, const dp_analysis_t *analysis, FILE *file);
 
+/* [rank][string] ns inside the program's spans; of a rank that marks its work on a device, of these
+ * marks. NULL: no memory; free() it. */
+double *dp_span_sums(const dp_timeline_t *timeline);
+
+/* One of two recordings. */
+typedef struct dp_diff_side {
+    const dp_timeline_t *timeline;
+    const dp_analysis_t *analysis;
+    const char *what;
+} dp_diff_side_t;
+
+/* What changes from the first to the second. DP_ERR_NO_MEMORY. */
+dp_status_t dp_diff_write(const dp_diff_side_t sides[2], FILE *file);
+
 #endif

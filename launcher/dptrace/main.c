@@ -1,10 +1,11 @@
 /*
- * main.c - dptrace: the command line and its four subcommands: merge, report, view, info.
+ * main.c - dptrace: the command line and its five subcommands: merge, report, view, info, diff.
  *
  *     trace.R.dpt of each rank --- load ---.
  *                                           >-- timeline --- perfetto_write, chrome      merge
  *     a merged .pftrace -- perfetto_read --'        |------- analysis, summary, report   report
- *                                                   `------- analysis, view (view/)      view
+ *                                                   |------- analysis, view (view/)      view
+ *                                                   `------- two of them, diff           diff
  *
  * Each subcommand loads a timeline and hands it to one writer; output.c puts the file in its place
  * when it is whole. dprun runs `merge` for --timeline. One thread.
@@ -30,6 +31,7 @@ extern char **environ;
 
 typedef struct arguments {
     const char *input;
+    const char *other;  /* the second input, of diff */
     const char *output; /* NULL: not given */
     const char *format; /* NULL: by the output's name */
     dp_step_window_t window;
@@ -42,6 +44,7 @@ typedef struct command {
     const char *name;
     const char *options; /* letters of those it takes: o, s(teps), j(son), O(pen), f(ormat) */
     const char *usage;
+    int inputs; /* that it takes */
     int (*run)(const arguments_t *arguments);
 } command_t;
 
@@ -269,25 +272,81 @@ static int run_info(const arguments_t *arguments)
     return fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* ---- diff ----------------------------------------------------------------------------------- */
+
+static dp_status_t load_and_analyse(const arguments_t *arguments, const char *input,
+                                    dp_timeline_t *timeline, dp_analysis_t *analysis,
+                                    dp_error_t *error)
+{
+    arguments_t one = *arguments;
+    dp_status_t status;
+
+    one.input = input;
+    status = load_input(&one, timeline, error);
+    if (status != DP_OK) return status;
+    status = dp_analyse(timeline, analysis);
+    if (status == DP_OK) return DP_OK;
+    dp_timeline_fini(timeline);
+    return dp_error_set(error, status, "%s: no memory for the analysis", input);
+}
+
+static int run_diff(const arguments_t *arguments)
+{
+    const char *const inputs[2] = {arguments->input, arguments->other};
+    dp_timeline_t timelines[2];
+    dp_analysis_t analyses[2];
+    dp_diff_side_t sides[2];
+    dp_whole_file_t output;
+    dp_error_t error;
+    dp_status_t status = DP_OK;
+    int loaded = 0;
+
+    while (status == DP_OK && loaded < 2) {
+        status = load_and_analyse(arguments, inputs[loaded], &timelines[loaded], &analyses[loaded],
+                                  &error);
+        if (status != DP_OK) break;
+        sides[loaded] = (dp_diff_side_t){&timelines[loaded], &analyses[loaded], inputs[loaded]};
+        loaded++;
+    }
+    if (status == DP_OK) {
+        status = dp_file_open(arguments->output != NULL ? arguments->output : "-", inputs[1],
+                              &output, &error);
+    }
+    if (status == DP_OK) {
+        status = dp_diff_write(sides, output.file);
+        if (status != DP_OK) dp_error_set(&error, status, "no memory for the differences");
+        status = dp_file_close(&output, status, &error);
+    }
+    for (int i = 0; i < loaded; i++) {
+        dp_analysis_fini(&analyses[i]);
+        dp_timeline_fini(&timelines[i]);
+    }
+    return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
+}
+
 /* ---- Command line --------------------------------------------------------------------------- */
 
 static const command_t commands[] = {
     {"merge", "osf",
      "dptrace merge RUN_DIR -o FILE [--steps A-B] [--format perfetto|json]\n"
      "  One file of all ranks: Perfetto's protobuf, or Chrome's JSON where FILE ends in .json.\n",
-     run_merge},
+     1, run_merge},
     {"report", "osj",
      "dptrace report RUN_DIR|FILE [--steps A-B] [--json] [-o FILE]\n"
      "  Where each step's time went, bandwidth per bucket, who is late, what to try first.\n",
-     run_report},
+     1, run_report},
     {"view", "osO",
      "dptrace view RUN_DIR|FILE [-o PAGE.html] [--steps A-B] [--open]\n"
      "  One HTML page with the timeline in it; needs no network.\n",
-     run_view},
+     1, run_view},
     {"info", "s",
      "dptrace info RUN_DIR|FILE [--steps A-B]\n"
      "  What is in there: ranks, events, steps, what was dropped, how good the clocks are.\n",
-     run_info},
+     1, run_info},
+    {"diff", "os",
+     "dptrace diff RUN_DIR|FILE RUN_DIR|FILE [--steps A-B] [-o FILE]\n"
+     "  What became slower from the first to the second: parts of the step, spans, buckets.\n",
+     2, run_diff},
 };
 
 static void print_usage(FILE *file)
@@ -425,12 +484,15 @@ int main(int argc, char **argv)
     }
     argc--;
     argv++;
-    if (optind + 1 != argc) {
+    if (optind + command->inputs != argc) {
         fprintf(stderr, "dptrace %s: %s; usage:\n%s", command->name,
-                optind == argc ? "RUN_DIR or FILE is missing" : "one input at a time",
+                optind + command->inputs > argc ? "RUN_DIR or FILE is missing"
+                : command->inputs == 2          ? "two inputs at a time"
+                                                : "one input at a time",
                 command->usage);
         return EXIT_USAGE;
     }
     arguments.input = argv[optind];
+    if (command->inputs == 2) arguments.other = argv[optind + 1];
     return command->run(&arguments);
 }

@@ -216,8 +216,7 @@ static int is_work(const dp_timeline_event_t *event, const uint8_t *is_marked)
     return event->kind == DP_TRACE_COMPUTE && event->aux != DP_TRACE_STREAM_WAITS;
 }
 
-/* [rank][string] time inside the program's spans, without the waits they enclose. */
-static double *sum_spans(const dp_timeline_t *timeline)
+double *dp_span_sums(const dp_timeline_t *timeline)
 {
     uint8_t *is_marked = calloc(timeline->rank_count + 1, 1);
     double *sums = calloc(timeline->rank_count * timeline->string_count + 1, sizeof(*sums));
@@ -246,7 +245,7 @@ static double *sum_spans(const dp_timeline_t *timeline)
  * about lateness (late_rank is -1). */
 static dp_status_t rank_stragglers(const dp_timeline_t *timeline, dp_analysis_t *out)
 {
-    double *spans = sum_spans(timeline);
+    double *spans = dp_span_sums(timeline);
     double *column = malloc((out->rank_count + 1) * sizeof(*column));
     size_t known = 0;
     double all = 0;
