@@ -50,6 +50,7 @@ OPEN = [
      ["none"]),
     ("NCCL's choice between Ring, Tree and NVLS, which has replaced rings", ["none"]),
     ("several ranks on one GPU by the transports between GPUs, with NCCL 2.30 or newer", ["none"]),
+    ("one `ncclReduceScatter()` for all tensors of a fused buffer", ["none"]),
 ]
 
 # What has changed since these results, and what the next visit should show. Take a row out when a GPU has shown it.

@@ -198,7 +198,7 @@ for pattern in '| e.ours-1 .* passed .*tokens 500000 tok/s' '| b.casts .*pack f3
     '| e.llmc .*tokens 471000 tok/s; step 139 ms' 'attention \[64\]\[1024\]\[12\]\[64\] backward 200 TFLOP/s' 'fastest product 600 TFLOP/s' 'copy, device to device 4300 GB/s'; do
     for page in page page-of-one; do grep -q -- "$pattern" "$work/$page" || complain "the page does not say: $pattern"; done
 done
-! grep -q '^## Open' "$work/page" || complain "all steps passed, and something is open"
+[ "$(sed '1,/^## Open/d' "$work/page" | grep -c '^- ')" = 4 ] || complain "all steps passed, and more is open than what has no step"
 for name in gpu driver; do
     sed "s/\"$name\": \"[^\"]*\"/\"$name\": \"another\"/" "$work/second/results.json" >"$work/other.json"
     ! "$here/results.py" "$work/first/results.json" "$work/other.json" >/dev/null 2>&1 || complain "one page of two: $name"
@@ -206,7 +206,7 @@ done
 
 # A step that ran again after a mend: each step says which revision it is of, merged twice, too.
 ! grep -q '| 0123456789ab | ' "$work/page" || complain "a page of one revision names it with each step"
-visit 0 --only b.casts,f --results "$work/mended"
+visit 0 --only b.casts --results "$work/mended"
 sed -i 's/"revision": "[^"]*"/"revision": "mended"/; s/pack f32>f16","value":91/pack f32>f16","value":92/' "$work/mended/results.json"
 "$here/results.py" --merge "$work/first/results.json" "$work/mended/results.json" >"$work/merged.json" || complain "no merge of two revisions"
 "$here/results.py" "$work/merged.json" "$work"/{second,third}/results.json >"$work/page" || complain "no page of two revisions"
