@@ -7,7 +7,7 @@
 #     OPTION           any of gpu.py: --only ddp,fsdp, --jobs 1, --limit 30, --device cpu, --loading EAGER
 #
 # $PYTHON names the interpreter with PyTorch [python3]. It keeps the environment that it was installed for, and libdp's
-# plug-in uses the libnccl and libcudart that PyTorch has loaded: start this in a shell that libraries.sh has not changed. The backend of torch.distributed is
+# plug-in uses the libnccl and libcudart that PyTorch has loaded: start this in a shell without the LD_LIBRARY_PATH of libraries.py. The backend of torch.distributed is
 # the package's where it was compiled for this PyTorch (pack.sh, TORCH_PYTHON), else it is compiled here, which takes a
 # minute.
 #

@@ -38,9 +38,7 @@ make_package() {
     cp -r "$here/run.sh" "$here/parts" "$here/peers" "$root/"
     echo "revision 0123456789ab" >"$root/VERSION"
     printf 'program dprun\n' >"$root/visit.list"
-    cat >"$root/libraries.sh" <<'END'
-visit_libraries() { echo "libnccl 2.28.9 /somewhere (toolkit)"; DP_VISIT_LD_LIBRARY_PATH=/nowhere; }
-END
+    stand_in libraries.py <<<'echo "libnccl 2.28.9 /somewhere (toolkit)"; echo LD_LIBRARY_PATH=/nowhere'
     # Whatever dprun is asked to start prints what embed_cuda, ranks_cuda and gpt2 would.
     stand_in dprun <<'END'
 case "$*" in
@@ -264,7 +262,7 @@ no_planted_process_is_left
 # Programs and libraries that are not there. A second command adds to the first one's results.
 echo "b.mma missing" >"$work/planted"
 rm -f "$root/gpt2"
-echo 'visit_libraries() { echo "libnccl MISSING not found"; return 1; }' >"$root/libraries.sh"
+stand_in libraries.py <<<'echo "libnccl MISSING not found"; exit 1'
 sed -i 's/part b kernels [0-9]*/part b kernels 120/' "$root/parts/b_kernels.sh"
 visit 1 --only a.libraries,b,d.fp32
 printf '%s\n' "a.libraries unfound" "b.mma missing" "d.fp32 missing" >"$work/planted"

@@ -4,10 +4,6 @@ if(DP_SANITIZE)
   return()
 endif()
 
-dp_add_program(gpu_probe gpu_probe.c)
-target_link_libraries(gpu_probe PRIVATE ${CMAKE_DL_LIBS})
-set_target_properties(gpu_probe PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-
 # embed_cuda, which knows dp.h alone, over the doubles: launches rewritten, and a few pages of weights.
 if(TARGET dp_plugin_double AND TARGET embed_cuda)
   set(embed_source ${PROJECT_SOURCE_DIR}/examples/embed_cuda.cu)
@@ -25,8 +21,7 @@ if(TARGET dp_plugin_double AND TARGET embed_cuda)
   add_dependencies(embed_cuda_double dp_double_links)
 endif()
 
-add_test(NAME gpu_libraries COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_libraries.sh
-                                    $<TARGET_FILE:gpu_probe>)
+add_test(NAME gpu_libraries COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_libraries.sh)
 set_tests_properties(gpu_libraries PROPERTIES TIMEOUT 120 LABELS "gpu;package" SKIP_RETURN_CODE 77)
 if(TARGET dp_cuda AND TARGET dp_nccl AND TARGET gpt2_cuda)
   add_test(NAME gpu_pack_check COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_pack.sh ${PROJECT_BINARY_DIR})

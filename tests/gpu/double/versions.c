@@ -1,11 +1,11 @@
 /*
  * versions.c - what the driver, the CUDA runtime, cuBLASLt and NCCL say of their version: these are
- * the libraries that libraries.sh finds in its tests, and the last three of them in a rehearsal.
+ * the libraries that libraries.py finds in its tests, and the last three of them in a rehearsal.
  * The functions that a rehearsal's programs call are in the doubles that they are linked to.
  */
 #include <stddef.h>
 
-#if !defined(MAJOR) /* of CUDA; tests of libraries.sh make others */
+#if !defined(MAJOR) /* of CUDA; tests of libraries.py make others */
 #define MAJOR 13
 #endif
 #if !defined(VERSION) /* of NCCL */

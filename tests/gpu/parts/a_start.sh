@@ -16,10 +16,10 @@ visit_file() { # NAME
     if [ -e "$root/$1" ] || [ ! -e "$here/$1" ]; then echo "$root/$1"; else echo "$here/$1"; fi
 }
 
-# What libraries.sh found for our programs when the visit began.
+# What libraries.py found for our programs when the visit began.
 found_libraries() {
-    cat "$work/libraries.errors" "$work/libraries" || return
-    [ -f "$work/libraries.code" ] || { echo "libraries.sh did not end in 40 s"; return 1; }
+    cat "$work/libraries" || return
+    [ "$(<"$work/libraries.code")" != 124 ] || { echo "libraries.py did not end in 60 s"; return 1; }
     [ "$(<"$work/libraries.code")" = 0 ] || { echo "a library is missing, or of a version that is refused"; return 1; }
 }
 

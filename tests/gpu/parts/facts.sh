@@ -20,13 +20,10 @@ find_facts() {
     add_fact date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     add_fact revision "$(revision)"
     add_fact host "$(uname -srm), $(nproc) cores"
-    # In a process of its own, and with a limit: what it exports goes around our programs alone.
-    { read -r visit_library_path; read -r visit_ucx; } < <(
-        timeout -k 2 40 bash -c '. "$1" && visit_libraries "$2" >"$3" 2>&1
-            echo $? >"$3.code"
-            printf "%s\n%s\n" "${DP_VISIT_LD_LIBRARY_PATH:-}" "${UCX_MODULE_DIR:-}"' \
-            bash "$(visit_file libraries.sh)" "$root" "$work/libraries" 2>>"$work/libraries.errors"
-    )
+    timeout -k 2 60 "$(visit_file libraries.py)" "$root" >"$work/libraries" 2>&1
+    echo $? >"$work/libraries.code"
+    visit_library_path=$(sed -n 's/^LD_LIBRARY_PATH=//p' "$work/libraries")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    [ ! -d "$root/lib/ucx" ] || visit_ucx=$root/lib/ucx
     for found in libcuda libcudart libcublasLt libnccl; do
         add_fact "$found" "$(sed -n "s/^$found  *//p" "$work/libraries" 2>/dev/null | head -n 1 | tr -s ' ')"
     done

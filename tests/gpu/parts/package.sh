@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# package.sh - every program and plug-in of the list is there and finds its libraries and symbols.
+# package.sh - every program and plug-in of the list is there and finds its libraries and symbols; so do UCX's modules.
 # Nothing runs but the loader.
 #
 #   package.sh ROOT LIST        with the libraries' folders in LD_LIBRARY_PATH
@@ -24,9 +24,9 @@ while read -r kind name _; do
     if ! found=$(LD_TRACE_LOADED_OBJECTS=1 LD_WARN=yes LD_BIND_NOW=yes "$loader" "$file" 2>&1) ||
         grep -qE 'not found|undefined symbol' <<<"$found"; then
         echo "$name: does not start"
-        grep -E 'not found|undefined symbol|error' <<<"$found" | head -n 20 | sed 's/^/    /'
+        grep -E 'not found|undefined symbol|error' <<<"$found" | sort -u | head -n 8 | sed 's/^/    /'
         failed=1
     fi
-done <"$list"
+done < <(cat "$list"; cd "$root" && for file in lib/ucx/*.so*; do [ ! -e "$file" ] || echo "library $file"; done)
 [ $failed = 1 ] || echo "$count programs and libraries find all they need"
 [ $count != 0 ] && exit $failed

@@ -310,11 +310,11 @@ end_visit() {
     exit
 }
 
-# Our programs find the package's libraries, and the CUDA libraries that libraries.sh found. Tools
+# Our programs find the package's libraries, and the CUDA libraries that libraries.py found. Tools
 # and peers of the machine keep their own: our libstdc++ under PyTorch would break it.
 ours() {
     export LD_LIBRARY_PATH=$visit_library_path DP_DEVICE=cuda TMPDIR=$work
-    unset DP_GPU_LIBRARY_PATH # libraries.sh has read it; libdp warns of what is no setting
+    unset DP_GPU_LIBRARY_PATH # libraries.py has read it; libdp warns of what is no setting
     [ -z "$visit_ucx" ] || export UCX_MODULE_DIR=$visit_ucx
     "$@"
 }
