@@ -8,6 +8,7 @@ clock_figures='s/^clock: \([0-9]*\) MHz, \([0-9]*\) W.*/clock\t\1\tMHz\npower\t\
 # the time of each. The exit code is the command's.
 clocked() { # COMMAND...
     local sampler code=0
+    : >"$work/clock.csv" # the command may end before the sampler begins
     nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active \
         --format=csv,noheader,nounits -lms 200 >"$work/clock.csv" 2>/dev/null &
     sampler=$!
