@@ -35,7 +35,7 @@ dp_test_kernels(cuda_mma SOURCES gpt2/mma.cu ORDERS 0 1 7 TIMEOUT 60)
 
 if(TARGET gpt2_cuda_attention)
   dp_add_simt_library(gpt2_attention_simt_kernels ${gpt2_attention_sources})
-  target_link_libraries(gpt2_attention_simt_kernels PUBLIC gpt2_model dp_cuda_double)
+  target_link_libraries(gpt2_attention_simt_kernels PUBLIC gpt2_cuda_kernels_double)
   dp_test_kernels(gpt2_attention SOURCES gpt2/attention.cu LIBS gpt2_cuda_attention
                   SIMT_LIBS gpt2_attention_simt_kernels ORDERS 0 1 7 TIMEOUT 240)
 endif()

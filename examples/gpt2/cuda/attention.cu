@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "examples/gpt2/cuda/attention_kernels.h"
+#include "examples/gpt2/cuda/device.cuh"
 
 static int padded_length(int length)
 {
@@ -65,20 +66,32 @@ int gpt2_attention_forward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, con
                                  : attention_half_forward(type, &it, stream);
 }
 
-/* Two tables of a figure for every row. */
+static size_t table_count(int batch, int length, int heads)
+{
+    return (size_t)batch * (size_t)heads * (size_t)padded_length(length);
+}
+
+/* Two tables of a figure for every row, and shares of sums. */
 size_t gpt2_attention_scratch_bytes(gpt2_cuda_type_t type, int batch, int length, int heads,
                                     int size)
 {
-    (void)type;
+    const size_t wide = 3 * (size_t)heads * (size_t)size;
+
     if (!fits(batch, length, heads, size)) return 0;
-    return (size_t)batch * (size_t)heads * (size_t)padded_length(length) * 2 * sizeof(float);
+    return table_count(batch, length, heads) * 2 * sizeof(float) +
+           (type == GPT2_CUDA_F32
+                ? gpt2_cuda_column_sum_scratch_bytes((size_t)batch * (size_t)length, wide)
+                : attention_half_parts(batch, length, size) * wide * sizeof(float));
 }
 
 int gpt2_attention_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, const void *qkv,
                             const void *out, const void *dout, const float *lse, void *dqkv,
-                            float *scratch, int batch, int length, int heads, int size)
+                            float *dbias, int accumulate, float *scratch, int batch, int length,
+                            int heads, int size)
 {
+    const size_t wide = 3 * (size_t)heads * (size_t)size;
     attention_t it = {};
+    int status;
 
     if (!fits(batch, length, heads, size)) return cudaErrorInvalidValue;
     it.qkv = qkv;
@@ -93,7 +106,15 @@ int gpt2_attention_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, co
     it.padded = padded_length(length);
     it.scale = 1.0f / sqrtf((float)size);
     it.lse2 = scratch;
-    it.dots = scratch + (size_t)batch * (size_t)heads * (size_t)it.padded;
-    return type == GPT2_CUDA_F32 ? attention_fp32_backward(&it, stream)
-                                 : attention_half_backward(type, &it, stream);
+    it.dots = scratch + table_count(batch, length, heads);
+    it.sums = it.dots + table_count(batch, length, heads);
+    status = type == GPT2_CUDA_F32 ? attention_fp32_backward(&it, stream)
+                                   : attention_half_backward(type, &it, stream);
+    if (status != cudaSuccess) return status;
+    if (type == GPT2_CUDA_F32) {
+        return gpt2_cuda_column_sum(stream, type, dbias, accumulate, dqkv, it.sums,
+                                    (size_t)batch * (size_t)length, wide);
+    }
+    return gpt2_cuda_fold(stream, {{dbias}, {accumulate}}, 1, it.sums,
+                          attention_half_parts(batch, length, size), wide);
 }

@@ -51,13 +51,16 @@ size_t gpt2_attention_scratch_bytes(gpt2_cuda_type_t type, int batch, int length
 
 /*
  * dqkv [batch][length][3][heads][size] of type = gradient of qkv; every element is written.
+ * dbias [3][heads][size] fp32 = or, to accumulate, += the sums of dqkv's rows: the gradient of the
+ * projection's bias. In 16 bits they are sums of what is not rounded yet.
  *
  * qkv, out, lse as the forward pass had and left them; dout [batch][length][heads][size] of type.
  * scratch, 16-byte aligned, may be shared by calls in one stream. dqkv may not overlap anything.
  */
 int gpt2_attention_backward(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, const void *qkv,
                             const void *out, const void *dout, const float *lse, void *dqkv,
-                            float *scratch, int batch, int length, int heads, int size);
+                            float *dbias, int accumulate, float *scratch, int batch, int length,
+                            int heads, int size);
 
 #ifdef __cplusplus
 }

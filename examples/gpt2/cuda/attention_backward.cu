@@ -35,6 +35,62 @@ template <int width> struct backward_shape {
     static const int query_shared = 2 * own + 4 * tile;
 };
 
+/*
+ * Sums over the rows that a block owns, of one of queries, keys and values: a part of the gradient
+ * of the projection's bias. Rows behind the end are zeros. The stage at `room` is no longer needed
+ * by any warp; the whole block calls, and twice with different rooms.
+ */
+template <int width, int tall>
+DEVICE_INLINE void store_row_sums(shared_t room, const float (&rows)[tall][width / 8][4], float by,
+                                  const attention_t &it, const attention_task_t &task, int first,
+                                  unsigned which)
+{
+    const unsigned tiles =
+        ((unsigned)it.length + backward_shape<width>::rows - 1) / backward_shape<width>::rows;
+    const unsigned part =
+        task.pair / (unsigned)it.heads * tiles + (unsigned)first / backward_shape<width>::rows;
+    const unsigned head = task.pair % (unsigned)it.heads, column = threadIdx.x;
+
+#pragma unroll
+    for (int n = 0; n < width / 8; n++) {
+        float2 sum = {0.0f, 0.0f};
+
+#pragma unroll
+        for (int m = 0; m < tall; m++) {
+            sum.x += rows[m][n][0] + rows[m][n][2];
+            sum.y += rows[m][n][1] + rows[m][n][3];
+        }
+#pragma unroll
+        for (int bits = 4; bits < 32; bits *= 2) { /* threads of the same columns */
+            sum.x += __shfl_xor_sync(0xffffffffu, sum.x, bits);
+            sum.y += __shfl_xor_sync(0xffffffffu, sum.y, bits);
+        }
+        if (warp_lane() < 4) {
+            const shared_t to =
+                room + (threadIdx.x / 32 * width + (unsigned)n * 8 + warp_lane() * 2) * 4;
+
+            shared_store(to, __float_as_uint(sum.x * by));
+            shared_store(to + 4, __float_as_uint(sum.y * by));
+        }
+    }
+    __syncthreads();
+    if (column % 2 == 0 && column < (unsigned)it.size) {
+        float2 total = {0.0f, 0.0f};
+        float *to = it.sums + ((size_t)part * 3 + which) * (unsigned)(it.heads * it.size) +
+                    head * (unsigned)it.size + column;
+
+#pragma unroll
+        for (unsigned warp = 0; warp < ATTENTION_WARPS; warp++) {
+            const float2 own = shared_load_floats(room + (warp * width + column) * 4);
+
+            total.x += own.x;
+            total.y += own.y;
+        }
+        to[0] = total.x;
+        to[1] = total.y;
+    }
+}
+
 /* ---- dots ----------------------------------------------------------------------------------- */
 
 #define DOTS_THREADS 256
@@ -181,6 +237,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
         swap_stages(here, next);
     }
 
+    store_row_sums<width, tall>(here, dk, it.scale, it, task, first, 1);
+    store_row_sums<width, tall>(next, dv, 1.0f, it, task, first, 2);
+
     uint16_t *to = (uint16_t *)it.dqkv + (size_t)(first + warp_row) * stride;
     const int there = it.length - first - warp_row;
 
@@ -275,6 +334,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
         __syncthreads();
         swap_stages(here, next);
     }
+    store_row_sums<width, tall>(here, dq, it.scale, it, task, first, 0);
     tile_store<T, width, tall>(q_tile, (unsigned)warp_row, dq, by,
                                (uint16_t *)it.dqkv + attention_packed(it, task, 0) +
                                    (size_t)(first + warp_row) * stride,
@@ -333,6 +393,13 @@ template <typename T> static int prepare_size(int size)
     if (size <= 64) return prepare<T, 64>();
     if (size <= 96) return prepare<T, 96>();
     return prepare<T, 128>();
+}
+
+size_t attention_half_parts(int batch, int length, int size)
+{
+    const int rows = size <= 64 ? backward_shape<64>::rows : backward_shape<128>::rows;
+
+    return (size_t)batch * (size_t)((length + rows - 1) / rows);
 }
 
 int attention_half_prepare_backward(gpt2_cuda_type_t type, int size)

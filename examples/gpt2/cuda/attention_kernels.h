@@ -23,6 +23,7 @@ typedef struct attention {
     float *lse;
     float *lse2; /* [batch][heads][padded length] lse * log2(e), +Inf behind the end */
     float *dots; /* [batch][heads][padded length] dout . out, 0 behind the end */
+    float *sums; /* backward: [parts][3][heads][size] of dqkv's rows, in attention_half_parts() */
     int batch, length, heads, size;
     int padded; /* length */
     float scale;
@@ -33,6 +34,8 @@ int attention_half_prepare_forward(gpt2_cuda_type_t type, int size);
 int attention_half_prepare_backward(gpt2_cuda_type_t type, int size);
 int attention_half_forward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream);
 int attention_half_backward(gpt2_cuda_type_t type, const attention_t *it, cudaStream_t stream);
+/* How many parts of it.sums the backward pass writes. */
+size_t attention_half_parts(int batch, int length, int size);
 
 int attention_fp32_prepare(void);
 int attention_fp32_forward(const attention_t *it, cudaStream_t stream);

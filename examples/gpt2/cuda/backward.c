@@ -112,8 +112,8 @@ static void mlp_backward(gpt2_cuda_pass_t *pass, int layer)
     }
     gpt2_cuda_note(pass, "fcproj weight",
                    gpt2_matmul_weight(products->fcproj_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_FCPROJ_W), NULL,
-                                      pass->accumulate, all->d_stream, block->gelu));
+                                      block_gradient(self, layer, GPT2_FCPROJ_W), pass->accumulate,
+                                      all->d_stream, block->gelu));
     take_stream_sums(pass, block_gradient(self, layer, GPT2_FCPROJ_B));
     gpt2_cuda_note(pass, "fcproj input",
                    gpt2_matmul_input(products->fcproj_input, self->stream, all->d_fc, all->d_stream,
@@ -122,8 +122,8 @@ static void mlp_backward(gpt2_cuda_pass_t *pass, int layer)
     recompute_norm(pass, layer, GPT2_LN2_W, block->ln2, block->middle);
     gpt2_cuda_note(pass, "fc weight",
                    gpt2_matmul_weight(products->fc_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_FC_W), NULL,
-                                      pass->accumulate, all->d_fc, block->ln2));
+                                      block_gradient(self, layer, GPT2_FC_W), pass->accumulate,
+                                      all->d_fc, block->ln2));
     gpt2_cuda_note(pass, "fc input",
                    gpt2_matmul_input(products->fc_input, self->stream, all->d_normed, all->d_fc,
                                      block_weight(self, layer, GPT2_FC_W), NULL, NULL, 0));
@@ -142,23 +142,23 @@ static void attention_backward(gpt2_cuda_pass_t *pass, int layer)
 
     gpt2_cuda_note(pass, "proj weight",
                    gpt2_matmul_weight(products->proj_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_PROJ_W), NULL,
-                                      pass->accumulate, all->d_stream, block->attention));
+                                      block_gradient(self, layer, GPT2_PROJ_W), pass->accumulate,
+                                      all->d_stream, block->attention));
     take_stream_sums(pass, block_gradient(self, layer, GPT2_PROJ_B));
     gpt2_cuda_note(pass, "proj input",
                    gpt2_matmul_input(products->proj_input, self->stream, all->d_attention,
                                      all->d_stream, block_weight(self, layer, GPT2_PROJ_W), NULL,
                                      NULL, 0));
     gpt2_cuda_note(pass, "attention backward",
-                   gpt2_attention_backward(self->stream, self->type, block->qkv, block->attention,
-                                           all->d_attention, block->lse, all->d_qkv, all->scratch,
-                                           (int)(pass->rows / self->length), (int)self->length,
-                                           heads, size));
+                   gpt2_attention_backward(
+                       self->stream, self->type, block->qkv, block->attention, all->d_attention,
+                       block->lse, all->d_qkv, block_gradient(self, layer, GPT2_QKV_B),
+                       pass->accumulate, all->scratch, (int)(pass->rows / self->length),
+                       (int)self->length, heads, size));
     recompute_norm(pass, layer, GPT2_LN1_W, block->ln1, block->input);
     gpt2_cuda_note(pass, "qkv weight",
                    gpt2_matmul_weight(products->qkv_weight, self->stream,
-                                      block_gradient(self, layer, GPT2_QKV_W),
-                                      block_gradient(self, layer, GPT2_QKV_B), pass->accumulate,
+                                      block_gradient(self, layer, GPT2_QKV_W), pass->accumulate,
                                       all->d_qkv, block->ln1));
     gpt2_cuda_note(pass, "qkv input",
                    gpt2_matmul_input(products->qkv_input, self->stream, all->d_normed, all->d_qkv,

@@ -214,9 +214,8 @@ static void head_backward(gpt2_cuda_pass_t *pass, size_t part, size_t counted)
                                      gpt2_cuda_weight(self, wte), NULL, NULL, 0));
     gpt2_cuda_note(pass, "head",
                    gpt2_matmul_weight(self->products.head_weight, self->stream,
-                                      gpt2_cuda_gradient(self, wte), NULL,
-                                      pass->accumulate || part > 0, all->logits,
-                                      gpt2_cuda_at(self, all->lnf, at)));
+                                      gpt2_cuda_gradient(self, wte), pass->accumulate || part > 0,
+                                      all->logits, gpt2_cuda_at(self, all->lnf, at)));
 }
 
 /* Logits of the whole batch never exist together: part by part they become the loss and then their

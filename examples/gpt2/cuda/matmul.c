@@ -10,9 +10,8 @@
  *     INPUT   d_in [n][i] = d_out W       D (i x n) = W (i x o) * d_out (o x n)
  *     WEIGHT  dW [o][i] = d_out^T in      D (i x o) = in (i x n) * d_out^T (stored o x n, T)
  *
- * A bias then lies along D's rows (epilogue BIAS), and a bias' gradient is a sum of B over n, one
- * for each column of D (BGRADB). Of the layer below it is a sum of D over n, behind GELU's
- * derivative (DGELU_BGRAD).
+ * A bias then lies along D's rows (epilogue BIAS). The gradient of the bias of the layer below is a
+ * sum of D over n, behind GELU's derivative (DGELU_BGRAD).
  */
 #include "examples/gpt2/cuda/matmul_internal.h"
 
@@ -160,12 +159,11 @@ static cublasLtEpilogue_t epilogue_of(const gpt2_matmul_shape_t *shape, int form
         return shape->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     case GPT2_MATMUL_FORWARD_GELU:
         return shape->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    case GPT2_MATMUL_INPUT:
-        return CUBLASLT_EPILOGUE_DEFAULT;
     case GPT2_MATMUL_INPUT_GELU:
         return CUBLASLT_EPILOGUE_DGELU;
+    case GPT2_MATMUL_INPUT:
     case GPT2_MATMUL_WEIGHT:
-        return shape->bias ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
+        break;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -178,7 +176,7 @@ static int has_gelu(const gpt2_matmul_shape_t *shape)
 static int has_bias(cublasLtEpilogue_t epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+           epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 /* The operation with or without its epilogue. */
@@ -273,19 +271,15 @@ static int plan_describe(gpt2_matmul_t *plan, gpt2_error_t *error)
 /* Room for what the plan's own kernels need. */
 static int grow_scratch(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape, gpt2_error_t *error)
 {
-    const int is_input = shape->kind == GPT2_MATMUL_INPUT_GELU;
-    const size_t width = is_input ? shape->inputs : shape->outputs;
-    const size_t sums = gpt2_cuda_column_sum_scratch_bytes(shape->rows, width);
+    const size_t sums = gpt2_cuda_column_sum_scratch_bytes(shape->rows, shape->inputs);
     const size_t two =
-        2 * width * sizeof(float); /* a gradient as cuBLASLt writes it, and in fp32 */
+        2 * shape->inputs * sizeof(float); /* a gradient as cuBLASLt writes it, and in fp32 */
     const size_t bytes = sums > two ? sums : two;
     cudaError_t status;
     void *grown;
 
-    if ((shape->kind != GPT2_MATMUL_WEIGHT && !is_input) || !shape->bias ||
-        bytes <= set->scratch_bytes) {
+    if (shape->kind != GPT2_MATMUL_INPUT_GELU || !shape->bias || bytes <= set->scratch_bytes)
         return 0;
-    }
     status = cudaMalloc(&grown, bytes);
     if (status != cudaSuccess) {
         return gpt2_fail(error, "no %zu bytes of device memory for sums of biases: %s", bytes,
@@ -339,7 +333,7 @@ int gpt2_matmuls_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape,
     gpt2_matmul_t *plan;
     char text[GPT2_MATMUL_TEXT_MAX];
 
-    own.bias = shape->bias && shape->kind != GPT2_MATMUL_INPUT;
+    own.bias = shape->bias && shape->kind != GPT2_MATMUL_INPUT && shape->kind != GPT2_MATMUL_WEIGHT;
     own.adds = (shape->kind == GPT2_MATMUL_FORWARD || shape->kind == GPT2_MATMUL_WEIGHT) &&
                shape->adds != 0;
     for (plan = set->plans; plan != NULL; plan = plan->next) {
@@ -407,11 +401,7 @@ static int product(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *choice
     const void *beside = operands->beside, *before = operands->before;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
-    /* A bias gradient is written, never added to. */
-    if (epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ||
-        (epilogue == CUBLASLT_EPILOGUE_BGRADB && operands->adds)) {
-        beside = set->scratch;
-    }
+    if (epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) beside = set->scratch; /* in the type of D */
     if (has_bias(epilogue)) {
         status = cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                 &beside, sizeof(beside));
@@ -470,15 +460,8 @@ static int run_epilogue(const gpt2_matmul_t *plan, const gpt2_matmul_choice_t *c
         }
         if (status != cudaSuccess || !shape->bias) return status;
         return finish_input_bias(plan, choice, stream, operands);
-    case GPT2_MATMUL_WEIGHT:
-        if (!shape->bias || (choice->form > 0 && !operands->adds)) return cudaSuccess;
-        if (choice->form > 0) {
-            return gpt2_cuda_add_bias(stream, GPT2_CUDA_F32, operands->beside, plan->set->scratch,
-                                      1, shape->outputs);
-        }
-        return gpt2_cuda_column_sum(stream, shape->type, operands->beside, operands->adds,
-                                    operands->b, plan->set->scratch, shape->rows, shape->outputs);
     case GPT2_MATMUL_INPUT:
+    case GPT2_MATMUL_WEIGHT:
         break;
     }
     return cudaSuccess;
@@ -529,13 +512,11 @@ int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void
 }
 
 int gpt2_matmul_weight(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, float *dweight,
-                       float *dbias, int accumulate, const void *d_out, const void *in)
+                       int accumulate, const void *d_out, const void *in)
 {
     const gpt2_matmul_operands_t operands = {
-        in, d_out, accumulate ? dweight : NULL, dweight, dbias, NULL, accumulate != 0};
+        in, d_out, accumulate ? dweight : NULL, dweight, NULL, NULL, 0};
 
-    if (plan->shape.kind != GPT2_MATMUL_WEIGHT || (plan->shape.bias != 0) != (dbias != NULL)) {
-        return cudaErrorInvalidValue;
-    }
+    if (plan->shape.kind != GPT2_MATMUL_WEIGHT) return cudaErrorInvalidValue;
     return gpt2_matmul_execute(plan, &plan->choice, stream, &operands);
 }

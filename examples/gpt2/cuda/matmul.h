@@ -7,8 +7,8 @@
  *     FORWARD       out = in W^T (+ bias) (+ added)
  *     FORWARD_GELU  before = in W^T + bias, out = gelu(before)
  *     INPUT         d_in = d_out W
- *     INPUT_GELU    d_in = (d_out W) * gelu'(before), and dbias as below, of the columns of d_in
- *     WEIGHT        dW = or += d_out^T in, and dbias = or += the columns' sums of d_out, in fp32
+ *     INPUT_GELU    d_in = (d_out W) * gelu'(before), and dbias = or += its columns' sums, fp32
+ *     WEIGHT        dW = or += d_out^T in
  *
  * The head is a linear layer with wte as W, and no bias. A plan knows which of cuBLASLt's kernels
  * is the quickest for its shape, and whether bias, GELU and sums are better fused into it or done
@@ -50,7 +50,7 @@ typedef struct gpt2_matmul_shape {
     size_t rows;
     size_t inputs;
     size_t outputs;
-    int bias; /* FORWARD: there is a bias; INPUT_GELU, WEIGHT: a bias' gradient is wanted */
+    int bias; /* FORWARD: there is a bias; INPUT_GELU: the gradient of one is wanted */
     int adds; /* FORWARD: something is added; WEIGHT: most runs accumulate, so that is what is
                  timed, any run may do either */
 } gpt2_matmul_shape_t;
@@ -125,9 +125,9 @@ int gpt2_matmul_input(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, void
                       const void *d_out, const void *weight, const void *before, float *dbias,
                       int accumulate);
 
-/* WEIGHT. dbias NULL: by the shape. */
+/* WEIGHT. */
 int gpt2_matmul_weight(const gpt2_matmul_t *plan, gpt2_cuda_stream_t stream, float *dweight,
-                       float *dbias, int accumulate, const void *d_out, const void *in);
+                       int accumulate, const void *d_out, const void *in);
 
 #ifdef __cplusplus
 }

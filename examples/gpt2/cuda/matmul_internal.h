@@ -69,7 +69,7 @@ struct gpt2_matmuls {
     cublasLtHandle_t handle;
     cublasLtMatmulPreference_t preference;
     void *workspace; /* device [options.workspace_bytes] */
-    float *scratch;  /* device: shares of column sums, or a bias gradient to be added */
+    float *scratch;  /* device: shares of column sums, or a bias' gradient as cuBLASLt writes it */
     size_t scratch_bytes;
     gpt2_matmul_t *plans;
     gpt2_matmul_cache_t cache;

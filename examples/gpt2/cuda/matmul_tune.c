@@ -68,7 +68,6 @@ static cudaError_t stage_init(stage_t *stage, const gpt2_matmul_t *plan)
     stage->operands.beside = stage->memory[3];
     stage->operands.before = has_gelu ? stage->memory[4] : NULL;
     if (shape->adds) stage->operands.c = stage->memory[is_weight ? 2 : 4];
-    stage->operands.adds = is_weight && shape->adds;
     return status;
 }
 

@@ -163,7 +163,7 @@ static void list_products(gpt2_cuda_replica_t *self, planned_product_t *list)
         {&p->proj_input, r, c, c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->fc_input, r, c, 4 * c, GPT2_MATMUL_INPUT, 0, 0},
         {&p->fcproj_input, r, 4 * c, c, GPT2_MATMUL_INPUT_GELU, 1, 0},
-        {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 1, 0},
+        {&p->qkv_weight, r, c, 3 * c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->proj_weight, r, c, c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->fc_weight, r, c, 4 * c, GPT2_MATMUL_WEIGHT, 0, 0},
         {&p->fcproj_weight, r, 4 * c, c, GPT2_MATMUL_WEIGHT, 0, 0},
@@ -238,8 +238,7 @@ static int load_products(gpt2_cuda_replica_t *self, gpt2_error_t *error)
                                      list[i].bias ? biases : NULL, 0);
             break;
         case GPT2_MATMUL_WEIGHT:
-            code = gpt2_matmul_weight(plan, self->stream, gradients, list[i].bias ? biases : NULL,
-                                      0, out, block->gelu);
+            code = gpt2_matmul_weight(plan, self->stream, gradients, 0, out, block->gelu);
             break;
         }
     }

@@ -330,8 +330,8 @@ static cublasStatus_t understand(cublasLtMatmulDesc_t operation, cublasLtMatrixL
         c_layout->ld != out->d.ld) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    is_known = what == CUBLASLT_EPILOGUE_DEFAULT || what == CUBLASLT_EPILOGUE_BGRADB ||
-               has_slope(what) || has_bias(what) || has_gelu(what);
+    is_known =
+        what == CUBLASLT_EPILOGUE_DEFAULT || has_slope(what) || has_bias(what) || has_gelu(what);
     if (!is_known || out->a.type != out->b.type ||
         (out->a.type == CUDA_R_32F && out->d.type != CUDA_R_32F)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -342,9 +342,7 @@ static cublasStatus_t understand(cublasLtMatmulDesc_t operation, cublasLtMatrixL
             return CUBLAS_STATUS_INVALID_VALUE;
         }
     }
-    if ((has_bias(what) || what == CUBLASLT_EPILOGUE_BGRADB ||
-         what == CUBLASLT_EPILOGUE_DGELU_BGRAD) &&
-        out->operation.bias == NULL) {
+    if ((has_bias(what) || what == CUBLASLT_EPILOGUE_DGELU_BGRAD) && out->operation.bias == NULL) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -516,7 +514,6 @@ static void multiply(const problem_t *problem, float alpha, const void *a, const
 
     for (size_t column = 0; column < n; column++) {
         const float *y = &right[column * k];
-        double bias_gradient = 0.0;
 
         for (size_t row = 0; row < m; row++) {
             const float *x = &left[row * k];
@@ -531,10 +528,6 @@ static void multiply(const problem_t *problem, float alpha, const void *a, const
             row_sums[row] += sum;
             set_element(d, problem->d.type, at, sum);
         }
-        if (problem->operation.epilogue != CUBLASLT_EPILOGUE_BGRADB) continue;
-        for (size_t i = 0; i < k; i++)
-            bias_gradient += (double)y[i];
-        set_element(problem->operation.bias, problem->d.type, column, bias_gradient);
     }
     for (size_t row = 0; row < m && problem->operation.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
          row++)

@@ -153,6 +153,14 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
     return ballot;
 }
 
+static inline unsigned __float_as_uint(float value)
+{
+    unsigned bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
 static inline int __popc(unsigned bits)
 {
     return __builtin_popcount(bits);

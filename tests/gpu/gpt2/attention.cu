@@ -218,7 +218,7 @@ static void truth_free(truth_t *truth)
 typedef struct run {
     shape_t shape;
     gpt2_cuda_type_t type;
-    array_t qkv, out, dout, lse, dqkv, scratch;
+    array_t qkv, out, dout, lse, dqkv, dbias, scratch;
 } run_t;
 
 static run_t run_make(const shape_t *shape, gpt2_cuda_type_t type)
@@ -233,6 +233,7 @@ static run_t run_make(const shape_t *shape, gpt2_cuda_type_t type)
     run.dout = array_make(type, count);
     run.lse = array_make(GPT2_CUDA_F32, rows);
     run.dqkv = array_make(type, 3 * count);
+    run.dbias = array_make(GPT2_CUDA_F32, 3 * (size_t)shape->heads * (size_t)shape->size);
     run.scratch =
         array_make(GPT2_CUDA_F32, gpt2_attention_scratch_bytes(type, shape->batch, shape->length,
                                                                shape->heads, shape->size) /
@@ -247,6 +248,7 @@ static void run_free(run_t *run)
     array_free(&run->dout);
     array_free(&run->lse);
     array_free(&run->dqkv);
+    array_free(&run->dbias);
     array_free(&run->scratch);
 }
 
@@ -258,14 +260,19 @@ static int run_forward(const run_t *run)
                                   (float *)run->lse.device, s->batch, s->length, s->heads, s->size);
 }
 
-static int run_backward(const run_t *run)
+static int run_backward_adding(const run_t *run, int accumulate)
 {
     const shape_t *s = &run->shape;
 
-    return gpt2_attention_backward(NULL, run->type, run->qkv.device, run->out.device,
-                                   run->dout.device, (const float *)run->lse.device,
-                                   run->dqkv.device, (float *)run->scratch.device, s->batch,
-                                   s->length, s->heads, s->size);
+    return gpt2_attention_backward(
+        NULL, run->type, run->qkv.device, run->out.device, run->dout.device,
+        (const float *)run->lse.device, run->dqkv.device, (float *)run->dbias.device, accumulate,
+        (float *)run->scratch.device, s->batch, s->length, s->heads, s->size);
+}
+
+static int run_backward(const run_t *run)
+{
+    return run_backward_adding(run, 0);
 }
 
 /* About normal, by the sum of four. */
@@ -322,6 +329,28 @@ static void check_part(const run_t *run, const char *what, double is, double lim
            gpt2_cuda_type_name(run->type), s->batch, s->length, s->heads, s->size, is, limit);
 }
 
+/* The gradient of the projection's bias beside the sums of dqkv's rows, which are rounded by
+ * `limit` each. It was `before` where it is added to. That of keys is 0 but for rounding: a softmax
+ * does not change where all scores grow. */
+static void check_bias(const run_t *run, const float *dqkv, float before, double limit)
+{
+    float *dbias = array_get(&run->dbias);
+
+    for (size_t i = 0; i < run->dbias.count; i++) {
+        double sum = (double)before, most = fabs((double)before);
+
+        for (size_t row = i; row < run->dqkv.count; row += run->dbias.count) {
+            sum += (double)dqkv[row];
+            most += fabs((double)dqkv[row]);
+        }
+        EXPECT(fabs((double)dbias[i] - sum) <= limit * most,
+               "[%d][%d][%d][%d] type %d: the bias' gradient %zu is %g, its rows are %g",
+               run->shape.batch, run->shape.length, run->shape.heads, run->shape.size,
+               (int)run->type, i, (double)dbias[i], sum);
+    }
+    free(dbias);
+}
+
 /* Probabilities and sums are rounded to bf16, 2^-9 relative each, at most: 2e-2 leaves room for
  * gradients where terms cancel. fp16 has three bits more. In fp32 sums of some hundred terms are
  * good to 1e-6. lse is fp32 in both, of exact products. */
@@ -330,7 +359,9 @@ static void check_case(gpt2_cuda_type_t type, shape_t shape, float spread)
     static const char *const names[] = {"dq", "dk", "dv"};
     const double limit = type == GPT2_CUDA_BF16 ? 2e-2 : type == GPT2_CUDA_F16 ? 3e-3 : 1e-5;
     const size_t wide = (size_t)shape.heads * (size_t)shape.size;
+    const int adds = shape.length % 2;
     run_t run = run_make(&shape, type);
+    float *before = (float *)malloc(run.dbias.count * sizeof(float));
     float *qkv, *dout, *out, *lse, *dqkv;
     truth_t truth;
     gpt2_error_t error = {};
@@ -340,8 +371,11 @@ static void check_case(gpt2_cuda_type_t type, shape_t shape, float spread)
         exit(1);
     }
     run_fill(&run, spread, (uint64_t)(shape.length * 131 + shape.size), &qkv, &dout);
+    for (size_t i = 0; i < run.dbias.count; i++)
+        before[i] = 3.0f;
+    if (adds) array_put(&run.dbias, before);
     MUST(run_forward(&run));
-    MUST(run_backward(&run));
+    MUST(run_backward_adding(&run, adds));
     MUST(cudaDeviceSynchronize());
     truth = truth_make(&shape, qkv, dout);
     out = array_get(&run.out);
@@ -354,6 +388,8 @@ static void check_case(gpt2_cuda_type_t type, shape_t shape, float spread)
     for (int i = shape.length > 1 ? 0 : 2; i < 3; i++) {
         check_part(&run, names[i], distance(dqkv, truth.dqkv, run.dqkv.count, wide, i), limit);
     }
+    check_bias(&run, dqkv, adds ? 3.0f : 0.0f, type == GPT2_CUDA_BF16 ? 0x1p-8 : 0x1p-10);
+    free(before);
     free(qkv);
     free(dout);
     free(out);
@@ -450,7 +486,8 @@ static void check_refusals(void)
                                   64) == (int)cudaErrorInvalidValue,
            "forward took no positions");
     EXPECT(gpt2_attention_backward(NULL, GPT2_CUDA_F32, &nothing, &nothing, &nothing, &nothing,
-                                   &nothing, &nothing, 0, 1, 1, 64) == (int)cudaErrorInvalidValue,
+                                   &nothing, &nothing, 0, &nothing, 0, 1, 1,
+                                   64) == (int)cudaErrorInvalidValue,
            "backward took no sequences");
 }
 
@@ -458,11 +495,11 @@ static void check_refusals(void)
 static void check_repeats(shape_t shape, int times)
 {
     run_t run = run_make(&shape, GPT2_CUDA_BF16);
-    float *qkv, *dout, *first[3] = {NULL, NULL, NULL};
+    float *qkv, *dout, *first[4] = {NULL, NULL, NULL, NULL};
 
     run_fill(&run, 2.0f, 7, &qkv, &dout);
     for (int i = 0; i < times; i++) {
-        const array_t *arrays[3] = {&run.out, &run.lse, &run.dqkv};
+        const array_t *arrays[4] = {&run.out, &run.lse, &run.dqkv, &run.dbias};
 
 #ifdef DP_SIMT
         simt_order += (unsigned)(i > 0);
@@ -470,7 +507,7 @@ static void check_repeats(shape_t shape, int times)
         MUST(run_forward(&run));
         MUST(run_backward(&run));
         MUST(cudaDeviceSynchronize());
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 4; k++) {
             float *got = array_get(arrays[k]);
 
             if (i == 0) {
@@ -483,7 +520,7 @@ static void check_repeats(shape_t shape, int times)
             free(got);
         }
     }
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         free(first[k]);
     free(qkv);
     free(dout);
@@ -530,6 +567,7 @@ static void check_large(shape_t shape)
     for (int i = 0; i < 3; i++) {
         check_part(&bf16, names[i], distance(dqkv, true_dqkv, bf16.dqkv.count, wide, i), 2e-2);
     }
+    check_bias(&bf16, dqkv, 0.0f, 0x1p-8);
     free(qkv);
     free(dout);
     free(out);

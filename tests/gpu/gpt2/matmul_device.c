@@ -53,7 +53,7 @@ static void rates_of_gpt2(void **state)
                   {GPT2_MATMUL_WEIGHT, 3072, 768, 0},       {GPT2_MATMUL_INPUT, 768, 3072, 0},
                   {GPT2_MATMUL_WEIGHT, 768, 3072, 0},       {GPT2_MATMUL_INPUT, 768, 768, 0},
                   {GPT2_MATMUL_WEIGHT, 768, 768, 0},        {GPT2_MATMUL_INPUT, 768, 2304, 0},
-                  {GPT2_MATMUL_WEIGHT, 768, 2304, 1}};
+                  {GPT2_MATMUL_WEIGHT, 768, 2304, 0}};
 
     (void)state;
     for (int fuse = 1; fuse >= 0; fuse--) {

@@ -485,14 +485,14 @@ extern "C" cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatm
 static int check_epilogue(const operation_t *operation, const layout_t *d)
 {
     layout_t before = *d;
-    size_t bias = d->rows * bytes_of(d->type);
+    const size_t bias = d->rows * bytes_of(d->type);
 
     before.ld = operation->before_ld;
     switch (operation->epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
         return 0;
-    case CUBLASLT_EPILOGUE_BGRADB:
-        bias = d->columns * bytes_of(d->type);
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        if (is_outside("input of GELU", operation->before, extent_of(&before))) return 1;
         if (is_outside("bias gradient", operation->bias, bias)) return 1;
         write_end((void *)(uintptr_t)operation->bias, bias);
         return 0;

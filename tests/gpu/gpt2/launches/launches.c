@@ -442,8 +442,8 @@ static void run_product(void)
         gpt2_matmuls_plan(set, &shape, &plan, &error) != 0) {
         fail("a product", error.text);
     }
-    must(gpt2_matmul_weight(plan, NULL, arena, NULL, 0, d_out, in), "the right product");
-    must(gpt2_matmul_weight(plan, NULL, arena + 768, NULL, 0, d_out, in), "a product");
+    must(gpt2_matmul_weight(plan, NULL, arena, 0, d_out, in), "the right product");
+    must(gpt2_matmul_weight(plan, NULL, arena + 768, 0, d_out, in), "a product");
 }
 
 /* ---- Cases ---------------------------------------------------------------------------------- */
