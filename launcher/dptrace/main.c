@@ -1,11 +1,13 @@
 /*
- * main.c - dptrace: the command line and its five subcommands: merge, report, view, info, diff.
+ * main.c - dptrace: the command line and its subcommands: merge, report, view, info, diff, top.
  *
  *     trace.R.dpt of each rank --- load ---.
  *                                           >-- timeline --- perfetto_write, chrome      merge
  *     a merged .pftrace -- perfetto_read --'        |------- analysis, summary, report   report
  *                                                   |------- analysis, view (view/)      view
  *                                                   `------- two of them, diff           diff
+ *
+ *     trace.R.dpt of a running job --- running, top                                        top
  *
  * Each subcommand loads a timeline and hands it to one writer; output.c puts the file in its place
  * when it is whole. dprun runs `merge` for --timeline. One thread.
@@ -14,15 +16,19 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
+#include "launcher/dptrace/running.h"
+#include "launcher/dptrace/top.h"
 #include "launcher/dptrace/view.h"
 #include "runtime/base/config.h"
 #include "runtime/base/config_value.h"
@@ -35,6 +41,8 @@ typedef struct arguments {
     const char *output; /* NULL: not given */
     const char *format; /* NULL: by the output's name */
     dp_step_window_t window;
+    double every; /* seconds between frames */
+    int once;
     int json;
     int open;
 } arguments_t;
@@ -42,9 +50,10 @@ typedef struct arguments {
 /* A subcommand. run answers the exit code. */
 typedef struct command {
     const char *name;
-    const char *options; /* letters of those it takes: o, s(teps), j(son), O(pen), f(ormat) */
+    const char *options; /* letters of those it takes: o, s(teps), j(son), O(pen), f(ormat),
+                            e(very), 1: once */
     const char *usage;
-    int inputs; /* that it takes */
+    int inputs; /* that it takes; 0: one or none */
     int (*run)(const arguments_t *arguments);
 } command_t;
 
@@ -324,6 +333,61 @@ static int run_diff(const arguments_t *arguments)
     return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
+/* ---- top ------------------------------------------------------------------------------------ */
+
+/* One frame, in one write, so that a terminal does not flicker. *is_there: there was one. */
+static dp_status_t show_frame(const char *run_dir, int is_terminal, int *is_there,
+                              dp_error_t *error)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    dp_status_t status;
+
+    *is_there = 0;
+    if (file == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    if (is_terminal) fputs("\033[H\033[J", file);
+    status = dp_top_write(run_dir, dp_now_ns(), file, error);
+    if (fclose(file) != 0) status = dp_error_set(error, DP_ERR_NO_MEMORY, "no memory");
+    if (status == DP_OK) {
+        fwrite(text, 1, bytes, stdout);
+        if (fflush(stdout) != 0)
+            status = dp_error_set(error, DP_ERR_SYSTEM, "standard output: %s", strerror(errno));
+        *is_there = 1;
+    }
+    free(text);
+    return status;
+}
+
+/* Until the job has ended, or somebody types Ctrl-C. */
+static int run_top(const arguments_t *arguments)
+{
+    const int is_terminal = isatty(STDOUT_FILENO) && !arguments->once;
+    const struct timespec pause = {(time_t)arguments->every,
+                                   (long)(fmod(arguments->every, 1.0) * 1e9)};
+    char run_dir[PATH_MAX];
+    dp_error_t error;
+    dp_status_t status = dp_running_find(arguments->input, run_dir, sizeof(run_dir), &error);
+
+    while (status == DP_OK) {
+        const int is_on = dp_running_is_on(run_dir);
+        int is_there;
+
+        status = show_frame(run_dir, is_terminal, &is_there, &error);
+        if (!is_on || arguments->once) break;
+        if (status == DP_ERR_BUSY) status = DP_OK; /* it starts */
+        if (status == DP_OK && is_there && !is_terminal) putchar('\n');
+        if (status == DP_OK) nanosleep(&pause, NULL);
+    }
+    if (status != DP_OK && !arguments->once && access(run_dir, F_OK) != 0) {
+        status = DP_OK; /* it was removed behind a good end */
+        fputs("the job has ended\n", stdout);
+    } else if (status == DP_OK && !arguments->once) {
+        fputs("the job has ended\n", stdout);
+    }
+    return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
+}
+
 /* ---- Command line --------------------------------------------------------------------------- */
 
 static const command_t commands[] = {
@@ -347,6 +411,10 @@ static const command_t commands[] = {
      "dptrace diff RUN_DIR|FILE RUN_DIR|FILE [--steps A-B] [-o FILE]\n"
      "  What became slower from the first to the second: parts of the step, spans, buckets.\n",
      2, run_diff},
+    {"top", "e1",
+     "dptrace top [RUN_DIR|PID] [--every SECONDS] [--once]\n"
+     "  What each rank of a running job does now, and where the time of its last steps went.\n",
+     0, run_top},
 };
 
 static void print_usage(FILE *file)
@@ -384,6 +452,8 @@ static const struct option long_options[] = {{"output", required_argument, NULL,
                                              {"format", required_argument, NULL, 'f'},
                                              {"json", no_argument, NULL, 'j'},
                                              {"open", no_argument, NULL, 'O'},
+                                             {"every", required_argument, NULL, 'e'},
+                                             {"once", no_argument, NULL, '1'},
                                              {"help", no_argument, NULL, 'h'},
                                              {NULL, 0, NULL, 0}};
 
@@ -424,6 +494,17 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
     if (letter == 'o') arguments->output = value;
     if (letter == 'j') arguments->json = 1;
     if (letter == 'O') arguments->open = 1;
+    if (letter == '1') arguments->once = 1;
+    if (letter == 'e') {
+        char *end;
+
+        arguments->every = strtod(value, &end);
+        if (end == value || *end != '\0' ||
+            !(arguments->every >= 0.1 && arguments->every <= 3600)) {
+            fprintf(stderr, "dptrace: --every %s: expected 0.1 to 3600 seconds\n", value);
+            return EXIT_USAGE + 1;
+        }
+    }
     if (letter == 'f') {
         arguments->format = value;
         if (strcmp(value, "json") != 0 && strcmp(value, "perfetto") != 0) {
@@ -452,7 +533,7 @@ static void warn_of_earlier(const char **given, int letter, const char *value)
 int main(int argc, char **argv)
 {
     const char *given[128] = {NULL};
-    arguments_t arguments = {.input = NULL};
+    arguments_t arguments = {.input = NULL, .every = 2.0};
     const command_t *command;
     int letter, code;
 
@@ -484,7 +565,7 @@ int main(int argc, char **argv)
     }
     argc--;
     argv++;
-    if (optind + command->inputs != argc) {
+    if (optind + command->inputs != argc && !(command->inputs == 0 && optind + 1 == argc)) {
         fprintf(stderr, "dptrace %s: %s; usage:\n%s", command->name,
                 optind + command->inputs > argc ? "RUN_DIR or FILE is missing"
                 : command->inputs == 2          ? "two inputs at a time"
@@ -492,7 +573,7 @@ int main(int argc, char **argv)
                 command->usage);
         return EXIT_USAGE;
     }
-    arguments.input = argv[optind];
+    arguments.input = argv[optind]; /* NULL: none */
     if (command->inputs == 2) arguments.other = argv[optind + 1];
     return command->run(&arguments);
 }
