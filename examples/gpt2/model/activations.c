@@ -56,18 +56,25 @@ static size_t logit_rows(const gpt2_model_options_t *options)
     return fit < rows ? fit : rows;
 }
 
-static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
-                            const gpt2_model_options_t *options)
+gpt2_stage_t gpt2_stage_of(const gpt2_model_options_t *options)
 {
-    size_t rows = (size_t)options->batch * (size_t)options->length;
-    size_t width = (size_t)options->shape.width;
-    size_t threads = (size_t)options->threads;
+    if (options->stage.is_staged) return options->stage;
+    return (gpt2_stage_t){
+        .last = options->shape.layers, .has_embedding = 1, .has_head = 1, .slots = 1};
+}
+
+/* What forward keeps for one backward. */
+static void cut_kept(float_cutter_t *cutter, gpt2_kept_t *kept, const gpt2_model_options_t *options)
+{
+    const gpt2_stage_t stage = gpt2_stage_of(options);
+    const size_t rows = (size_t)options->batch * (size_t)options->length;
+    const size_t width = (size_t)options->shape.width;
     gpt2_block_activations_t shared;
 
     memset(&shared, 0, sizeof(shared));
     if (!options->training) cut_block(cutter, &shared, options);
-    for (int layer = 0; layer < options->shape.layers; layer++) {
-        gpt2_block_activations_t *block = all->blocks == NULL ? &shared : &all->blocks[layer];
+    for (int layer = stage.first; layer < stage.last; layer++) {
+        gpt2_block_activations_t *block = kept->blocks == NULL ? &shared : &kept->blocks[layer];
 
         if (options->training) {
             cut_block(cutter, block, options);
@@ -76,12 +83,27 @@ static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
         }
     }
     /* Without training the stream is updated in place. */
-    all->output = options->training ? cut_floats(cutter, rows * width) : shared.input;
-    all->lnf = cut_floats(cutter, rows * width);
-    all->lnf_mean = cut_floats(cutter, rows);
-    all->lnf_rstd = cut_floats(cutter, rows);
+    kept->output = options->training ? cut_floats(cutter, rows * width) : shared.input;
+    kept->lnf = cut_floats(cutter, rows * width);
+    kept->lnf_mean = cut_floats(cutter, rows);
+    kept->lnf_rstd = cut_floats(cutter, rows);
+}
+
+static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
+                            const gpt2_model_options_t *options)
+{
+    const gpt2_stage_t stage = gpt2_stage_of(options);
+    size_t rows = (size_t)options->batch * (size_t)options->length;
+    size_t width = (size_t)options->shape.width;
+    size_t threads = (size_t)options->threads;
+
+    for (int slot = 0; slot < stage.slots; slot++) {
+        gpt2_kept_t counted = {.blocks = NULL};
+
+        cut_kept(cutter, all->kept == NULL ? &counted : &all->kept[slot], options);
+    }
     all->projected = cut_floats(cutter, rows * width);
-    all->head_rows = logit_rows(options);
+    all->head_rows = stage.has_head ? logit_rows(options) : 0;
     all->logits = cut_floats(cutter, all->head_rows * (size_t)options->shape.vocab);
     if (options->training) {
         all->d_stream = cut_floats(cutter, rows * width);
@@ -100,6 +122,7 @@ static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
 int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activations_t **out,
                             size_t *bytes, gpt2_error_t *error)
 {
+    const gpt2_stage_t stage = gpt2_stage_of(options);
     float_cutter_t cutter = {NULL, 0};
     gpt2_activations_t counted;
     gpt2_activations_t *all;
@@ -110,26 +133,45 @@ int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activation
     if (out == NULL) return 0;
     all = calloc(1, sizeof(*all));
     if (all == NULL) return gpt2_fail(error, "out of memory for the activations' plan");
-    all->blocks = calloc((size_t)options->shape.layers, sizeof(*all->blocks));
+    all->kept = calloc((size_t)stage.slots, sizeof(*all->kept));
+    all->blocks = calloc((size_t)stage.slots * (size_t)options->shape.layers, sizeof(*all->blocks));
     all->memory = aligned_alloc(256, *bytes);
-    if (all->blocks == NULL || all->memory == NULL) {
-        gpt2_activations_destroy(all);
+    if (all->kept == NULL || all->blocks == NULL || all->memory == NULL) {
+        free(all->blocks);
+        free(all->kept);
+        free(all->memory);
+        free(all);
         return gpt2_fail(error,
                          "out of memory: %zu MiB for the activations of %d sequences of %d tokens; "
                          "a smaller --batch or a larger --accumulate needs less",
                          *bytes >> 20, options->batch, options->length);
     }
+    for (int slot = 0; slot < stage.slots; slot++)
+        all->kept[slot].blocks = all->blocks + (size_t)slot * (size_t)options->shape.layers;
     cutter.memory = all->memory;
     cutter.used = 0;
     cut_activations(&cutter, all, options);
+    gpt2_activations_select(all, 0);
     *out = all;
     return 0;
+}
+
+void gpt2_activations_select(gpt2_activations_t *all, int slot)
+{
+    const gpt2_kept_t *kept = &all->kept[slot];
+
+    all->blocks = kept->blocks;
+    all->output = kept->output;
+    all->lnf = kept->lnf;
+    all->lnf_mean = kept->lnf_mean;
+    all->lnf_rstd = kept->lnf_rstd;
 }
 
 void gpt2_activations_destroy(gpt2_activations_t *all)
 {
     if (all == NULL) return;
-    free(all->blocks);
+    free(all->kept[0].blocks);
+    free(all->kept);
     free(all->memory);
     free(all);
 }

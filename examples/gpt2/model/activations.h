@@ -25,8 +25,19 @@ typedef struct gpt2_block_activations {
     float *gelu;      /* [rows][4C] */
 } gpt2_block_activations_t;
 
+/* What forward keeps for backward, of one pass. */
+typedef struct gpt2_kept {
+    gpt2_block_activations_t *blocks; /* [layers] */
+    float *output;
+    float *lnf;
+    float *lnf_mean;
+    float *lnf_rstd;
+} gpt2_kept_t;
+
 struct gpt2_activations {
-    float *memory;                    /* all of it */
+    float *memory;     /* all of it */
+    gpt2_kept_t *kept; /* [slots]; without stages one */
+    /* of the pass at hand */
     gpt2_block_activations_t *blocks; /* [layers] */
     float *output;                    /* [rows][C] residual stream after the last block */
     float *lnf;                       /* [rows][C] */
@@ -53,10 +64,16 @@ struct gpt2_activations {
  * half of the square that causality hides is skipped block by block. */
 #define GPT2_SCORE_ROWS 64
 
+/* The stage that the options mean: all of the model, with one slot, where there are no stages. */
+gpt2_stage_t gpt2_stage_of(const gpt2_model_options_t *options);
+
 /* Allocates the plan for these options, or (out NULL) only counts its bytes. */
 int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activations_t **out,
                             size_t *bytes, gpt2_error_t *error);
 void gpt2_activations_destroy(gpt2_activations_t *activations);
+
+/* Makes a slot that of the pass at hand. */
+void gpt2_activations_select(gpt2_activations_t *activations, int slot);
 
 /*
  * Attention of one head of one sequence. qkv [length][3C] and out [length][C] start at the

@@ -155,7 +155,8 @@ static void embed_backward(const gpt2_member_t *self)
     gpt2_model_t *model = self->model;
     const gpt2_layout_t *layout = model->layout;
     const gpt2_batch_t *batch = self->pass->batch;
-    float *d_wte = gpt2_model_gradient(model, gpt2_layout_wte(layout));
+    float *d_wte = model->lookups != NULL ? model->lookups
+                                          : gpt2_model_gradient(model, gpt2_layout_wte(layout));
     float *d_wpe = gpt2_model_gradient(model, gpt2_layout_wpe(layout));
     size_t from;
     size_t to;
@@ -181,15 +182,18 @@ static void backward_blocks(const gpt2_member_t *self)
 {
     const gpt2_model_t *model = self->model;
     const gpt2_layout_t *layout = model->layout;
+    const gpt2_stage_t *stage = &model->options.stage;
 
     gpt2_member_fetch(self, GPT2_GROUP_ROOT, GPT2_BACKWARD);
     if (gpt2_member_fetched(self)) return;
-    norm_input(self, 0, 1, self->all->output, gpt2_model_weight(model, 0), self->all->lnf_mean,
-               self->all->lnf_rstd);
-    gpt2_team_barrier(model->team);
-    norm_weight(self, 0, gpt2_model_gradient(model, 0), gpt2_model_gradient(model, 1));
-    hand_over(self, 0, 2);
-    for (int layer = layout->shape.layers - 1; layer >= 0; layer--) {
+    if (stage->has_head) {
+        norm_input(self, 0, 1, self->all->output, gpt2_model_weight(model, 0), self->all->lnf_mean,
+                   self->all->lnf_rstd);
+        gpt2_team_barrier(model->team);
+        norm_weight(self, 0, gpt2_model_gradient(model, 0), gpt2_model_gradient(model, 1));
+        hand_over(self, 0, 2);
+    }
+    for (int layer = stage->last - 1; layer >= stage->first; layer--) {
         gpt2_member_fetch(self, gpt2_layout_group(layer), GPT2_BACKWARD);
         if (gpt2_member_fetched(self)) return;
         gpt2_member_span_begin(self, model->block_names[layer]);
@@ -198,9 +202,11 @@ static void backward_blocks(const gpt2_member_t *self)
         hand_over(self, gpt2_layout_block(layout, layer), GPT2_BLOCK_TENSORS);
         gpt2_member_return(self, gpt2_layout_group(layer), GPT2_BACKWARD);
     }
-    embed_backward(self);
-    gpt2_team_barrier(model->team);
-    hand_over(self, gpt2_layout_wpe(layout), 2);
+    if (stage->has_embedding) {
+        embed_backward(self);
+        gpt2_team_barrier(model->team);
+        hand_over(self, gpt2_layout_wpe(layout), 2);
+    }
     gpt2_member_return(self, GPT2_GROUP_WTE, GPT2_BACKWARD);
     gpt2_member_return(self, GPT2_GROUP_ROOT, GPT2_BACKWARD);
 }
@@ -229,7 +235,11 @@ static int backward_nothing(gpt2_pass_t *pass)
         memset(model->gradients, 0, model->layout->arena_count * sizeof(*model->gradients));
     }
     if (hooks == NULL || hooks->ready == NULL) return 0;
-    return hooks->ready(hooks->user, 0, model->layout->count) == 0 ? 0 : -1;
+    for (size_t i = 0; i < model->layout->count; i++) {
+        if (model->layout->groups[model->layout->tensors[i].group].is_elsewhere) continue;
+        if (hooks->ready(hooks->user, i, 1) != 0) return -1;
+    }
+    return 0;
 }
 
 int gpt2_model_backward(gpt2_model_t *model, const gpt2_batch_t *batch, int accumulate,

@@ -123,7 +123,13 @@ static void join_next(const gpt2_member_t *self, int layer, const float *stream,
     gpt2_activations_t *all = self->all;
     gpt2_model_t *model = self->model;
 
-    if (layer < model->options.shape.layers) {
+    if (layer == model->options.stage.last && !model->options.stage.has_head) {
+        /* The stream goes to the next stage, whose norm this is. One of this stage has its place,
+         * into memory that nothing reads: so the sum has the bits that it has within a stage. */
+        join_norm(self, all->lnf, all->output, all->lnf_mean, all->lnf_rstd, stream, projected,
+                  bias, gpt2_member_weight(self, layer - 1, GPT2_LN1_W),
+                  gpt2_member_weight(self, layer - 1, GPT2_LN1_B));
+    } else if (layer < model->options.stage.last) {
         gpt2_block_activations_t *block = &all->blocks[layer];
 
         join_norm(self, block->ln1, projected == NULL ? NULL : block->input, block->ln1_mean,
@@ -169,17 +175,18 @@ static void forward_block(const gpt2_member_t *self, int layer)
 static void forward_blocks(const gpt2_member_t *self)
 {
     gpt2_activations_t *all = self->all;
-    const int layers = self->model->options.shape.layers;
+    const gpt2_stage_t *stage = &self->model->options.stage;
+    float *first = stage->first < stage->last ? all->blocks[stage->first].input : all->output;
 
     gpt2_member_fetch(self, GPT2_GROUP_WTE, GPT2_FORWARD);
     gpt2_member_fetch(self, GPT2_GROUP_ROOT, GPT2_FORWARD);
     gpt2_member_fetch(self, gpt2_layout_group(0), GPT2_FORWARD);
     if (gpt2_member_fetched(self)) return;
-    embed_tokens(self, all->blocks[0].input);
-    join_next(self, 0, all->blocks[0].input, NULL, NULL);
-    for (int layer = 0; layer < layers; layer++) {
+    if (stage->has_embedding) embed_tokens(self, first);
+    join_next(self, stage->first, first, NULL, NULL);
+    for (int layer = stage->first; layer < stage->last; layer++) {
         forward_block(self, layer);
-        if (layer + 1 < layers) {
+        if (layer + 1 < stage->last) {
             gpt2_member_fetch(self, gpt2_layout_group(layer + 1), GPT2_FORWARD);
         }
         if (gpt2_member_fetched(self)) return;

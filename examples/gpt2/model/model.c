@@ -63,12 +63,34 @@ static int create_arenas(gpt2_model_t *model, gpt2_error_t *error)
             return gpt2_fail(error, "out of memory: %zu MiB of gradients", bytes >> 20);
         }
     }
+    if (model->options.stage.has_embedding && model->options.stage.has_head &&
+        model->options.stage.is_staged) {
+        const size_t lookups = layout->tensors[gpt2_layout_wte(layout)].count * sizeof(float);
+
+        model->lookups = plain_alloc(NULL, lookups);
+        if (model->lookups == NULL) {
+            return gpt2_fail(error, "out of memory: %zu MiB of lookups' gradients", lookups >> 20);
+        }
+    }
     for (size_t i = 0; i < layout->group_count; i++) {
+        if (layout->groups[i].is_elsewhere) continue;
         model->weights_at[i] = model->weights + layout->groups[i].offset;
         if (model->gradients == NULL) continue;
         model->gradients_at[i] = model->gradients + layout->groups[i].offset;
     }
     return 0;
+}
+
+/* A stage holds the groups that it computes with. */
+static void hold_groups(gpt2_model_t *model)
+{
+    const gpt2_stage_t *stage = &model->options.stage;
+    int held[GPT2_LAYERS_MAX + 2];
+
+    for (int layer = 0; layer < model->options.shape.layers; layer++)
+        held[gpt2_layout_group(layer)] = layer >= stage->first && layer < stage->last;
+    held[GPT2_GROUP_WTE] = held[GPT2_GROUP_ROOT] = stage->has_embedding || stage->has_head;
+    gpt2_layout_hold(model->layout, held);
 }
 
 int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, gpt2_error_t *error)
@@ -90,7 +112,9 @@ int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, g
     model->kernels = options->kernels != NULL ? options->kernels : gpt2_kernels_list()[0];
     model->gemm = options->gemm;
     if (model->gemm == NULL) model->gemm = gpt2_gemm_choose("auto", model->kernels);
+    model->options.stage = gpt2_stage_of(options);
     if (gpt2_layout_create(&options->shape, &model->layout, error) != 0) goto fail;
+    hold_groups(model);
     if (name_blocks(model, error) != 0) goto fail;
     if (gpt2_team_create(options->threads, &model->team, error) != 0) goto fail;
     if (create_arenas(model, error) != 0) goto fail;
@@ -113,6 +137,7 @@ void gpt2_model_destroy(gpt2_model_t *model)
         model->options.gradients.free(model->options.gradients.user, model->gradients);
     }
     free(model->weights);
+    free(model->lookups);
     free(model->weights_at);
     free(model->gradients_at);
     gpt2_team_destroy(model->team);
@@ -133,6 +158,53 @@ float *gpt2_model_gradient(const gpt2_model_t *model, size_t index)
     const gpt2_tensor_t *tensor = &model->layout->tensors[index];
 
     return model->gradients_at[tensor->group] + tensor->place;
+}
+
+void gpt2_model_select(gpt2_model_t *model, int slot, const gpt2_edges_t *edges)
+{
+    const gpt2_stage_t *stage = &model->options.stage;
+    gpt2_activations_t *all = model->activations;
+
+    gpt2_activations_select(all, slot);
+    if (edges->input != NULL && stage->first < stage->last) {
+        all->blocks[stage->first].input = edges->input;
+    } else if (edges->input != NULL) { /* the head alone */
+        all->output = edges->input;
+    }
+    if (edges->output != NULL) all->output = edges->output;
+    if (edges->gradient != NULL) all->d_stream = edges->gradient;
+}
+
+static void clear_gradient(gpt2_model_t *model, size_t index)
+{
+    memset(gpt2_model_gradient(model, index), 0,
+           model->layout->tensors[index].count * sizeof(float));
+}
+
+void gpt2_model_clear(gpt2_model_t *model)
+{
+    const gpt2_stage_t *stage = &model->options.stage;
+    const size_t wte = gpt2_layout_wte(model->layout);
+
+    if (stage->has_embedding && stage->has_head) {
+        memset(model->lookups, 0, model->layout->tensors[wte].count * sizeof(float));
+    } else if (stage->has_embedding) {
+        clear_gradient(model, 0);
+        clear_gradient(model, 1);
+        clear_gradient(model, wte);
+    } else if (stage->has_head) {
+        clear_gradient(model, gpt2_layout_wpe(model->layout));
+    }
+}
+
+void gpt2_model_join_lookups(gpt2_model_t *model)
+{
+    const size_t wte = gpt2_layout_wte(model->layout);
+    float *gradient;
+
+    if (model->lookups == NULL) return;
+    gradient = gpt2_model_gradient(model, wte);
+    model->kernels->add(gradient, gradient, model->lookups, model->layout->tensors[wte].count);
 }
 
 void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply)

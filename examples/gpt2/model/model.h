@@ -21,8 +21,20 @@ typedef struct gpt2_allocator {
     void *user;
 } gpt2_allocator_t;
 
+/* The part of a model that one stage of a pipeline has. All zero: there are no stages, and the
+ * model has all of it. */
+typedef struct gpt2_stage {
+    int is_staged; /* 1: the rest counts */
+    int first;     /* blocks first .. last - 1 are here; first == last: none is */
+    int last;
+    int has_embedding; /* 1: tokens come in; else a residual stream from the stage before */
+    int has_head;      /* 1: the final norm, the head and the loss are here */
+    int slots;         /* passes whose activations are kept at one time */
+} gpt2_stage_t;
+
 typedef struct gpt2_model_options {
     gpt2_shape_t shape;
+    gpt2_stage_t stage;
     int batch;        /* most sequences per pass */
     int length;       /* most tokens per sequence, <= context */
     int threads;      /* >= 1 */
@@ -74,6 +86,14 @@ typedef struct gpt2_supply {
 
 typedef struct gpt2_activations gpt2_activations_t; /* activations.h */
 
+/* The borders of a stage, [rows][width] each; NULL where it has none there. */
+typedef struct gpt2_edges {
+    float *input;    /* the residual stream before its first block: read */
+    float *output;   /* behind its last block: written by forward */
+    float *gradient; /* of the output as backward begins, of the input when it ends; with the head
+                      * it is only written */
+} gpt2_edges_t;
+
 typedef struct gpt2_model {
     gpt2_model_options_t options;
     gpt2_layout_t *layout;
@@ -87,6 +107,9 @@ typedef struct gpt2_model {
     const gpt2_supply_t *supply; /* NULL: arenas */
     int is_stopped; /* 1: the supply stopped a pass; passes compute nothing from then on */
     gpt2_activations_t *activations;
+    /* [vocab_padded][width] what lookups add to wte's gradient, of a staged model that has the head
+     * as well: kept apart, so that the sum has the same bits as that of two stages; else NULL */
+    float *lookups;
     char (*block_names)[24]; /* [layers]: "backward h.3" */
 } gpt2_model_t;
 
@@ -104,6 +127,17 @@ void gpt2_model_init_weights(gpt2_model_t *model, uint64_t seed);
 /* The same numbers for a part of a group: weights [count] = its elements from `first` on. */
 void gpt2_model_init_part(gpt2_model_t *model, uint64_t seed, size_t group, size_t first,
                           size_t count, float *weights);
+
+/* For a staged model, before each forward, head and backward: whose activations these are, and
+ * where its borders lie (borrowed until the next call). */
+void gpt2_model_select(gpt2_model_t *model, int slot, const gpt2_edges_t *edges);
+
+/* Of a staged model, before the first backward of a step: zeroes the gradients that this stage
+ * holds but no pass of it writes. */
+void gpt2_model_clear(gpt2_model_t *model);
+
+/* Of a staged model, behind the last backward of a step: adds the lookups that were kept apart. */
+void gpt2_model_join_lookups(gpt2_model_t *model);
 
 /* Runs the blocks up to the final norm. */
 void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gpt2_hooks_t *hooks);

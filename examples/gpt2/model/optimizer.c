@@ -52,11 +52,13 @@ static int take_arenas(gpt2_optimizer_t *optimizer, const gpt2_model_t *model, g
     for (size_t i = 0; i < layout->group_count; i++) {
         const size_t offset = layout->groups[i].offset;
 
-        optimizer->parts[i] = (gpt2_part_t){.weights = model->weights_at[i],
-                                            .gradients = model->gradients_at[i],
-                                            .m = optimizer->m + offset,
-                                            .v = optimizer->v + offset,
-                                            .count = layout->groups[i].count};
+        optimizer->parts[i] =
+            (gpt2_part_t){.weights = model->weights_at[i],
+                          .gradients = model->gradients_at[i],
+                          .m = optimizer->m + offset,
+                          .v = optimizer->v + offset,
+                          /* a group that another stage has is an empty part */
+                          .count = layout->groups[i].is_elsewhere ? 0 : layout->groups[i].count};
     }
     return 0;
 }

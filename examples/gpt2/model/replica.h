@@ -93,6 +93,23 @@ typedef struct gpt2_sparse_ops {
                   gpt2_error_t *error);
 } gpt2_sparse_ops_t;
 
+/* The passes of a replica whose model is one stage of a pipeline. A pass has a slot from its
+ * forward to the end of its backward. */
+typedef struct gpt2_stage_ops {
+    int (*forward)(gpt2_replica_t *self, const gpt2_batch_t *batch, int slot,
+                   const gpt2_edges_t *edges, const gpt2_hooks_t *hooks, gpt2_error_t *error);
+    /* As train(): weight and accumulate. With the head its loss is added to the outcome's. */
+    int (*backward)(gpt2_replica_t *self, const gpt2_batch_t *batch, int slot,
+                    const gpt2_edges_t *edges, float weight, int accumulate,
+                    const gpt2_hooks_t *hooks, gpt2_error_t *error);
+    /* Behind a forward, on the stage that has the head: as evaluate(). */
+    int (*loss)(gpt2_replica_t *self, const gpt2_batch_t *batch, double *loss_sum,
+                gpt2_error_t *error);
+    /* Behind a step's last backward, where one stage has both uses of wte: see
+     * gpt2_model_join_lookups(). */
+    void (*join_lookups)(gpt2_replica_t *self);
+} gpt2_stage_ops_t;
+
 typedef struct gpt2_replica_ops {
     const char *name; /* as in --device */
     int is_async;     /* 1: train(), norm() and update() only queue */
@@ -116,6 +133,9 @@ typedef struct gpt2_replica_ops {
     /* NULL: those of kernels.h work on the memory. */
     const gpt2_low_rank_ops_t *low_rank;
     const gpt2_sparse_ops_t *sparse;
+
+    /* NULL: no replica of this kind can be a stage. */
+    const gpt2_stage_ops_t *stage;
 
     /* Draws the initial weights of its parts; as gpt2_model_init_weights(). NULL: it cannot. */
     int (*draw)(gpt2_replica_t *self, uint64_t seed, gpt2_error_t *error);

@@ -247,6 +247,50 @@ static int train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, 
     return check_supply(self, error) != 0 ? -1 : code;
 }
 
+/* ---- A stage of a pipeline ------------------------------------------------------------------ */
+
+static int stage_forward(gpt2_replica_t *base, const gpt2_batch_t *batch, int slot,
+                         const gpt2_edges_t *edges, const gpt2_hooks_t *hooks, gpt2_error_t *error)
+{
+    const cpu_t *self = (const cpu_t *)base;
+
+    (void)error;
+    gpt2_model_select(self->model, slot, edges);
+    gpt2_model_forward(self->model, batch, hooks);
+    return 0;
+}
+
+static int stage_backward(gpt2_replica_t *base, const gpt2_batch_t *batch, int slot,
+                          const gpt2_edges_t *edges, float weight, int accumulate,
+                          const gpt2_hooks_t *hooks, gpt2_error_t *error)
+{
+    cpu_t *self = (cpu_t *)base;
+
+    (void)error;
+    if (!accumulate) self->outcome = (gpt2_outcome_t){0};
+    if (!accumulate) gpt2_model_clear(self->model);
+    gpt2_model_select(self->model, slot, edges);
+    if (self->model->options.stage.has_head)
+        self->outcome.loss_sum += gpt2_model_head(self->model, batch, 1, weight, accumulate, hooks);
+    return gpt2_model_backward(self->model, batch, accumulate, hooks); /* a hook has said why */
+}
+
+static int stage_loss(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
+                      gpt2_error_t *error)
+{
+    (void)error;
+    *loss_sum = gpt2_model_head(((const cpu_t *)base)->model, batch, 0, 0.0f, 0, NULL);
+    return 0;
+}
+
+static void stage_join_lookups(gpt2_replica_t *base)
+{
+    gpt2_model_join_lookups(((cpu_t *)base)->model);
+}
+
+static const gpt2_stage_ops_t STAGE = {stage_forward, stage_backward, stage_loss,
+                                       stage_join_lookups};
+
 static int evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
                     gpt2_error_t *error)
 {
@@ -316,6 +360,7 @@ static const gpt2_replica_ops_t OPS = {
     .destroy = cpu_destroy,
     .describe = cpu_describe,
     .supply = cpu_supply,
+    .stage = &STAGE,
     .draw = cpu_draw,
     .borrow = borrow,
     .give_back = cpu_give_back,

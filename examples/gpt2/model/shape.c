@@ -55,7 +55,7 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error)
 {
     if (check_range("--vocab", shape->vocab, 2, 1 << 24, error) != 0) return -1;
     if (check_range("--context", shape->context, 1, 1 << 20, error) != 0) return -1;
-    if (check_range("--layers", shape->layers, 1, 1024, error) != 0) return -1;
+    if (check_range("--layers", shape->layers, 1, GPT2_LAYERS_MAX, error) != 0) return -1;
     if (check_range("--heads", shape->heads, 1, 1024, error) != 0) return -1;
     if (check_range("--width", shape->width, 1, 1 << 16, error) != 0) return -1;
     if (shape->vocab_padded < shape->vocab) {
@@ -105,7 +105,7 @@ static void place_groups(gpt2_layout_t *layout)
                                                             : gpt2_layout_group(layers - 1 - i)];
 
         group->offset = layout->arena_count;
-        layout->arena_count += group->count;
+        if (!group->is_elsewhere) layout->arena_count += group->count;
     }
     for (size_t i = 0; i < layout->count; i++) {
         gpt2_tensor_t *tensor = &layout->tensors[i];
@@ -160,6 +160,14 @@ int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_erro
     place_groups(layout);
     *out = layout;
     return 0;
+}
+
+void gpt2_layout_hold(gpt2_layout_t *layout, const int *held)
+{
+    for (size_t i = 0; i < layout->group_count; i++)
+        layout->groups[i].is_elsewhere = !held[i];
+    layout->arena_count = 0;
+    place_groups(layout);
 }
 
 void gpt2_layout_destroy(gpt2_layout_t *layout)

@@ -19,6 +19,7 @@
 #define GPT2_VECTOR_ALIGN 64 /* floats: 256 bytes, a whole number of any vector */
 #define GPT2_BLOCK_TENSORS 12
 #define GPT2_NAME_MAX 48
+#define GPT2_LAYERS_MAX 1024
 
 typedef struct gpt2_shape {
     int vocab;        /* tokens that occur */
@@ -66,6 +67,7 @@ typedef struct gpt2_group {
     char name[GPT2_NAME_MAX]; /* "wte", "root", "h.3" */
     size_t offset;            /* floats from the start of the arena */
     size_t count;             /* floats, a multiple of GPT2_TENSOR_ALIGN */
+    int is_elsewhere;         /* 1: another stage of the pipeline has it; this arena does not */
 } gpt2_group_t;
 
 typedef struct gpt2_layout {
@@ -90,6 +92,9 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error);
 /* Computes the layout; give it back with gpt2_layout_destroy(). */
 int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error);
 void gpt2_layout_destroy(gpt2_layout_t *layout);
+
+/* Leaves groups out of the arena: held [group_count] has a 0 for each. */
+void gpt2_layout_hold(gpt2_layout_t *layout, const int *held);
 
 /* Positions of tensors in the list. */
 size_t gpt2_layout_block(const gpt2_layout_t *layout, int layer); /* its first tensor */
