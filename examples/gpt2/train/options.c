@@ -61,6 +61,10 @@ static const row_t ROWS[] = {
     {"--lamb-exclude", "NAME", TEXT, AT(lamb_exclude), 0, 0, "1d", "lamb: what has neither decay nor a rate of its own: 1d, none [1d]"},
     {NULL, "Ranks and threads", TEXT, 0, 0, 0, NULL, NULL},
     {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); dps: its launches in program order; sps: one parameter server; single: this process alone"},
+    {"--dp", "N", WHOLE, AT(dp), 1, 1048576, NULL, "copies of the model, each with a part of the batch [ranks / --pp]"},
+    {"--pp", "N", WHOLE, AT(pp), 1, 256, NULL, "stages of a pipeline; its micro-batches are --accumulate's [ranks / --dp]"},
+    {"--stages", "N,N,...", TEXT, AT(stages), 0, 0, NULL, "blocks of each stage [cut by cost]"},
+    {"--schedule", "NAME", TEXT, AT(schedule), 0, 0, "1f1b", "of a pipeline: 1f1b; gpipe: all forwards, then all backwards [1f1b]"},
     {"--shard", "NAME", TEXT, AT(shard), 0, 0, "none", "what ranks share out: none, optimizer, gradients, weights (each with those before), hybrid: weights within a node [none]"},
     {"--shard-prefetch", "N", WHOLE, AT(shard_prefetch), 1, 64, "2", "layers whose weights travel ahead of use, at most [2]"},
     {"--wire", "NAME", TEXT, AT(wire), 0, 0, "default", "gradients between machines: none, fp16, bf16 [as DP_WIRE]"},
@@ -412,6 +416,49 @@ static int check_compress(const gpt2_options_t *options, gpt2_error_t *error)
                          (long long)options->compress_warmup, options->compress);
     }
     return 0;
+}
+
+/* What a pipeline cannot be combined with yet. */
+static int check_staged(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    const gpt2_strategy_ops_t *strategy = gpt2_strategy_find(options->strategy, error);
+    gpt2_precision_plan_t precision;
+    const char *with = NULL;
+
+    if (strategy == NULL || gpt2_options_precision(options, "cpu", &precision, error) != 0)
+        return -1;
+    if (!strategy->can_stage) {
+        return gpt2_fail(error, "--pp needs --strategy coordinator or dps, this is %s",
+                         strategy->name);
+    }
+    if (strcmp(options->shard, "none") != 0) with = "--shard";
+    if (strcmp(options->compress, "none") != 0) with = "--compress";
+    if (strcmp(options->optimizer, "adamw") != 0) with = "--optimizer lamb";
+    if (precision.level == 2) with = "--amp O2";
+    if (precision.scale.initial > 0.0) with = "a loss scale";
+    if (strcmp(options->device, "cuda") == 0) with = "--device cuda";
+    if (with == NULL) return 0;
+    return gpt2_fail(error, "--pp does not go with %s yet", with);
+}
+
+int gpt2_options_mesh(const gpt2_options_t *options, const gpt2_shape_t *shape, int world, int rank,
+                      gpt2_mesh_t *mesh, gpt2_error_t *error)
+{
+    static const char *const schedules[] = {"1f1b", "gpipe"};
+
+    if (check_word("--schedule", options->schedule, schedules, 2, error) != 0) return -1;
+    if (gpt2_mesh_make((int)options->dp, (int)options->pp, world, rank, mesh, error) != 0)
+        return -1;
+    mesh->micros = (int)options->accumulate;
+    mesh->schedule =
+        strcmp(options->schedule, "gpipe") == 0 ? GPT2_SCHEDULE_GPIPE : GPT2_SCHEDULE_1F1B;
+    if (!mesh->is_staged && options->stages != NULL)
+        return gpt2_fail(error, "--stages %s needs --pp", options->stages);
+    if (gpt2_stages_cut(shape, (int)options->seq, mesh->size[GPT2_AXIS_PIPELINE], options->stages,
+                        &mesh->stages, error) != 0) {
+        return -1;
+    }
+    return mesh->is_staged ? check_staged(options, error) : 0;
 }
 
 int gpt2_options_precision(const gpt2_options_t *options, const char *device,

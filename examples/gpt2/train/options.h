@@ -62,6 +62,10 @@ typedef struct gpt2_options {
     char *head_early;
     char *tuned;
     char *strategy;
+    int64_t dp; /* places along the axes of the mesh; negative: not given */
+    int64_t pp;
+    char *stages;
+    char *schedule;
     char *shard;
     int64_t shard_prefetch;
     char *wire;
@@ -106,6 +110,11 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
  * computes the model's shape. is_text: the data file is a text, not tokens. */
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error);
+
+/* The mesh of completed options, for a rank of `world`. Refuses what a pipeline cannot be combined
+ * with. */
+int gpt2_options_mesh(const gpt2_options_t *options, const gpt2_shape_t *shape, int world, int rank,
+                      gpt2_mesh_t *mesh, gpt2_error_t *error);
 
 /* The sharding that --shard asks for, once the options are complete. */
 gpt2_shard_t gpt2_options_shard(const gpt2_options_t *options);

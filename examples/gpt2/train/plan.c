@@ -96,6 +96,7 @@ static void plan_wire(const gpt2_plan_input_t *input, const floats_t *floats, gp
 
     plan->sent_gradients = 0.0;
     plan->sent_weights = 0.0;
+    plan->sent_streams = 0.0;
     if (input->is_single || input->ranks == 1) return;
     if (input->is_server) {
         /* libdp reduces between nodes by a reduce-scatter whose rows then travel to the root, so
@@ -186,8 +187,11 @@ int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout
                                .wire_width = 4.0,
                                .library = place->library};
     gpt2_precision_plan_t precision;
+    gpt2_mesh_t mesh;
     const char *wire;
 
+    if (gpt2_options_mesh(options, &layout->shape, ranks, 0, &mesh, error) != 0) return -1;
+    if (mesh.is_staged) return gpt2_plan_dearest_stage(options, layout, place, plan, error);
     if (gpt2_options_precision(options, "cpu", &precision, error) != 0) return -1;
     wire = gpt2_options_wire(options, &precision);
     if (strcmp(wire, "fp16") == 0 || strcmp(wire, "bf16") == 0) input.wire_width = 2.0;
@@ -210,7 +214,7 @@ static double mib(size_t bytes)
 void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                      const gpt2_layout_t *layout, int ranks, FILE *out)
 {
-    const double sent = plan->sent_gradients + plan->sent_weights;
+    const double sent = plan->sent_gradients + plan->sent_weights + plan->sent_streams;
 
     (void)fprintf(out,
                   "plan    %.1fM parameters, %d rank%s, %d sequence%s of %lld tokens per pass\n",
@@ -224,6 +228,9 @@ void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                   mib(plan->activations), mib(plan->library));
     (void)fprintf(out,
                   "wire    %.1f MB per rank and step, between nodes of one rank: gradients %.1f, "
-                  "weights %.1f\n",
+                  "weights %.1f",
                   sent / 1e6, plan->sent_gradients / 1e6, plan->sent_weights / 1e6);
+    if (plan->sent_streams > 0.0)
+        (void)fprintf(out, ", between stages %.1f", plan->sent_streams / 1e6);
+    (void)fprintf(out, "\n");
 }

@@ -49,6 +49,7 @@ typedef struct gpt2_plan {
     /* bytes that a rank sends in a step; of a server, the one that sends most */
     double sent_gradients;
     double sent_weights;
+    double sent_streams; /* between the stages of a pipeline, forward and backward */
 } gpt2_plan_t;
 
 /* Works the plan out. */
@@ -63,13 +64,22 @@ typedef struct gpt2_plan_place {
     size_t library; /* of gpt2_strategy_library() */
 } gpt2_plan_place_t;
 
-/* The plan of a run with these completed options, on CPUs. */
+/* The plan of a run with these completed options, on CPUs. Of a pipeline: that of the stage that
+ * takes most memory. */
 int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout,
                       const gpt2_plan_place_t *place, gpt2_plan_t *plan, gpt2_error_t *error);
 
 /* For people. */
 void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                      const gpt2_layout_t *layout, int ranks, FILE *out);
+
+/* For a pipeline: its stages one by one, the bubble and the schedule. */
+int gpt2_plan_print_stages(const gpt2_options_t *options, const gpt2_layout_t *layout,
+                           const gpt2_plan_place_t *place, FILE *out, gpt2_error_t *error);
+
+/* The plan of the stage that takes most memory. */
+int gpt2_plan_dearest_stage(const gpt2_options_t *options, const gpt2_layout_t *layout,
+                            const gpt2_plan_place_t *place, gpt2_plan_t *plan, gpt2_error_t *error);
 
 /* The most sequences that a rank handles in one pass. */
 int gpt2_plan_micro_batch(const gpt2_options_t *options, int ranks);

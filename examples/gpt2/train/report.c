@@ -409,9 +409,10 @@ static void print_files(const gpt2_report_t *self)
     (void)printf("\n");
 }
 
-int gpt2_report_end(gpt2_report_t *self, double validation, gpt2_error_t *error)
+int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_error_t *error)
 {
     const gpt2_trainer_t *trainer;
+    const gpt2_mesh_t *mesh;
 
     if (self == NULL) return 0;
     trainer = self->trainer;
@@ -430,6 +431,13 @@ int gpt2_report_end(gpt2_report_t *self, double validation, gpt2_error_t *error)
         (void)printf("learned val loss %.4f\n", validation);
     }
     if (trainer->phases.steps > 0) print_phases(&trainer->phases);
+    mesh = &trainer->strategy->mesh;
+    if (mesh->is_staged && mesh->stages.count > 1) {
+        (void)printf(
+            "bubble  %.1f %% of the stages' time waiting for each other, %.1f %% by (K - 1) / "
+            "(M + K - 1) where they cost alike\n",
+            100.0 * bubble, 100.0 * gpt2_schedule_bubble(mesh->stages.count, mesh->micros));
+    }
     print_files(self);
     (void)fflush(stdout);
     if (self->csv != NULL && fclose(self->csv) != 0) { /* where a full disk may show */

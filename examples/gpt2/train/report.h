@@ -31,8 +31,8 @@ void gpt2_report_saved(gpt2_report_t *report);
 int gpt2_report_sample(gpt2_report_t *report, const gpt2_model_t *model, const char *prompt,
                        gpt2_error_t *error);
 
-/* The last block: what was learned, where time went, where files lie. Fails where rows of the log
- * were lost. */
-int gpt2_report_end(gpt2_report_t *report, double validation, gpt2_error_t *error);
+/* The last block: what was learned, where time went, where files lie. bubble: of
+ * gpt2_trainer_bubble(). Fails where rows of the log were lost. */
+int gpt2_report_end(gpt2_report_t *report, double validation, double bubble, gpt2_error_t *error);
 
 #endif

@@ -12,6 +12,7 @@
 #include "examples/gpt2/data/checkpoint_manifest.h"
 #include "examples/gpt2/base/extra.h"
 #include "examples/gpt2/model/loss_scale.h"
+#include "examples/gpt2/mesh/mesh.h"
 #include "examples/gpt2/model/replica.h"
 
 typedef struct gpt2_strategy gpt2_strategy_t;
@@ -40,6 +41,7 @@ typedef struct gpt2_compress_settings {
 typedef struct gpt2_strategy_settings {
     const char *wire; /* "none", "fp16", "bf16", or "default": as configured */
     int accumulate;   /* backward passes per sync */
+    int length;       /* tokens of a sequence, at most */
     double clip;      /* largest global norm; 0: no clipping */
     gpt2_shard_t shard;
     const char *halves; /* where it shards: "bf16", "fp16": weights are gathered as such numbers,
@@ -62,6 +64,7 @@ typedef struct gpt2_strategy_ops {
     int takes_rows;   /* 1: a replica's rows may lie apart */
     int can_shard;    /* 1: settings.shard may ask for it, and the entries for it are there */
     int can_compress; /* 1: settings.compress may ask for it */
+    int can_stage;    /* 1: mesh.is_staged may ask for it, and the entries for it are there */
     /* Joins the other ranks and fills in rank and size. */
     int (*create)(gpt2_strategy_t **out, gpt2_error_t *error);
     /* Leaves the other ranks and frees self, also where it returns -1. */
@@ -91,11 +94,21 @@ typedef struct gpt2_strategy_ops {
     /* self->scale was set to that of a checkpoint. NULL: nothing else has to know. */
     int (*set_scale)(gpt2_strategy_t *self, gpt2_error_t *error);
 
+    /* Where the run is a pipeline. passes(): the passes of a step over batches [mesh.micros], in
+     * the order of the schedule; weight and hooks as in the replica's train(). evaluate(): one pass
+     * forward; *loss_sum is 0 but on the last stage. bubble(): seconds that this rank has waited
+     * for other stages in passes(), and all seconds in there. */
+    int (*passes)(gpt2_strategy_t *self, const gpt2_batch_t *batches, float weight,
+                  const gpt2_hooks_t *hooks, gpt2_error_t *error);
+    int (*evaluate)(gpt2_strategy_t *self, const gpt2_batch_t *batch, double *loss_sum,
+                    gpt2_error_t *error);
+    void (*bubble)(gpt2_strategy_t *self, double *waited, double *total);
+
     /* After an update: sends the weights from the rank that updated to all others. NULL: every
      * rank updates its own, and there is nothing to send. */
     int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
-    /* Where it shards; collective. */
+    /* Where it shards, or the run is a pipeline; collective. */
     /* *data [the group's count] = all of a group, on rank 0; elsewhere it is left alone. Good until
      * the next call for this arena, or end_collect(). */
     int (*collect)(gpt2_strategy_t *self, gpt2_arena_t arena, size_t group, const float **data,
@@ -142,7 +155,8 @@ struct gpt2_strategy {
     const gpt2_strategy_ops_t *ops;
     int rank;
     int size;
-    int node_size;  /* ranks of this node */
+    int node_size;    /* ranks of this node */
+    gpt2_mesh_t mesh; /* the places of the ranks; set before attach */
     double divisor; /* set by attach: sync divides the sums by it, so losses are weighted with it */
     int is_follower; /* 1: the weights come by publish(), this rank does not update them */
     /* Of the next step's loss; 1 without loss scaling. Set by attach. */

@@ -6,6 +6,7 @@
  */
 #include "examples/gpt2/train/strategy_dp.h"
 #include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/train/pipeline.h"
 #include "examples/gpt2/train/sharding.h"
 
 #include <stdlib.h>
@@ -13,10 +14,11 @@
 
 typedef struct coordinator {
     gpt2_dp_t dp;
-    /* one of three */
+    /* one of four */
     dp_gradients_t *gradients;
     gpt2_compress_t *compress; /* they travel compressed */
     gpt2_sharding_t *sharding; /* ranks share the state out */
+    gpt2_pipeline_t *pipeline; /* ranks are stages */
     gpt2_replica_t *replica;   /* borrowed, from attach */
     gpt2_strategy_settings_t settings;
     dp_handle_t *rows; /* in flight; NULL: they are not */
@@ -55,6 +57,7 @@ static int coordinator_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
     dp_gradients_destroy(self->gradients);
     gpt2_compress_destroy(self->compress);
     gpt2_sharding_destroy(self->sharding);
+    gpt2_pipeline_destroy(self->pipeline);
     code = gpt2_dp_leave(&self->dp, error);
     free(self);
     return code;
@@ -86,6 +89,10 @@ static int coordinator_attach(gpt2_strategy_t *base, gpt2_replica_t *replica,
 
     base->divisor = (double)base->size * (double)settings->accumulate;
     base->scale = gpt2_loss_scale_start(&settings->scale);
+    if (base->mesh.is_staged) {
+        base->divisor = 1.0; /* sums on every axis */
+        return gpt2_pipeline_create(&self->dp, replica, settings, &self->pipeline, error);
+    }
     if (gpt2_compress_find(settings->compress.method) != NULL) {
         return gpt2_compress_create(&self->dp, replica, settings, &self->compress, error);
     }
@@ -184,6 +191,7 @@ static int coordinator_ready(gpt2_strategy_t *base, size_t first, size_t count, 
 
     if (self->compress != NULL) return gpt2_compress_ready(self->compress, first, count, error);
     if (self->sharding != NULL) return gpt2_sharding_ready(self->sharding, first, count, error);
+    if (self->pipeline != NULL) return gpt2_pipeline_ready(self->pipeline, first, count, error);
     if (first == self->replica->layout->count) return rows_ready(self, error);
 
     for (size_t i = first; i < first + count; i++) {
@@ -232,6 +240,7 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
 
     if (self->compress != NULL) return gpt2_compress_sync(self->compress, out, error);
     if (self->sharding != NULL) return gpt2_sharding_sync(self->sharding, out, error);
+    if (self->pipeline != NULL) return gpt2_pipeline_sync(self->pipeline, out, error);
     if (self->replica->stream != NULL) return sync_on_device(self, out, error);
     status = dp_gradients_sync(self->gradients, &result);
 
@@ -261,33 +270,68 @@ void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
     text[0] = '\0';
     if (self->compress != NULL) gpt2_compress_describe(self->compress, text, room);
     if (self->sharding != NULL) gpt2_sharding_describe(self->sharding, text, room);
+    if (self->pipeline != NULL) gpt2_pipeline_describe(self->pipeline, text, room);
+}
+
+int gpt2_coordinator_passes(gpt2_strategy_t *base, const gpt2_batch_t *batches, float weight,
+                            const gpt2_hooks_t *hooks, gpt2_error_t *error)
+{
+    return gpt2_pipeline_passes(((coordinator_t *)base)->pipeline, batches, weight, hooks, error);
+}
+
+int gpt2_coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch, double *loss_sum,
+                              gpt2_error_t *error)
+{
+    return gpt2_pipeline_evaluate(((coordinator_t *)base)->pipeline, batch, loss_sum, error);
+}
+
+void gpt2_coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total)
+{
+    gpt2_pipeline_bubble(((coordinator_t *)base)->pipeline, waited, total);
 }
 
 int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
                              const float **data, gpt2_error_t *error)
 {
-    return gpt2_sharding_collect(((coordinator_t *)base)->sharding, arena, group, data, error);
+    coordinator_t *self = (coordinator_t *)base;
+
+    if (self->pipeline != NULL)
+        return gpt2_pipeline_collect(self->pipeline, arena, group, data, error);
+    return gpt2_sharding_collect(self->sharding, arena, group, data, error);
 }
 
 void gpt2_coordinator_end_collect(gpt2_strategy_t *base)
 {
-    gpt2_sharding_end_collect(((coordinator_t *)base)->sharding);
+    coordinator_t *self = (coordinator_t *)base;
+
+    if (self->pipeline != NULL) gpt2_pipeline_end_collect(self->pipeline);
+    if (self->sharding != NULL) gpt2_sharding_end_collect(self->sharding);
 }
 
 int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
                                 const float *data, gpt2_error_t *error)
 {
-    return gpt2_sharding_distribute(((coordinator_t *)base)->sharding, arena, group, data, error);
+    coordinator_t *self = (coordinator_t *)base;
+
+    if (self->pipeline != NULL)
+        return gpt2_pipeline_distribute(self->pipeline, arena, group, data, error);
+    return gpt2_sharding_distribute(self->sharding, arena, group, data, error);
 }
 
 int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error)
 {
-    return gpt2_sharding_hash(((coordinator_t *)base)->sharding, hash, error);
+    coordinator_t *self = (coordinator_t *)base;
+
+    return self->pipeline != NULL ? gpt2_pipeline_hash(self->pipeline, hash, error)
+                                  : gpt2_sharding_hash(self->sharding, hash, error);
 }
 
 int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error)
 {
-    return gpt2_sharding_compare(((coordinator_t *)base)->sharding, same, error);
+    coordinator_t *self = (coordinator_t *)base;
+
+    return self->pipeline != NULL ? gpt2_pipeline_compare(self->pipeline, same, error)
+                                  : gpt2_sharding_compare(self->sharding, same, error);
 }
 
 const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
@@ -295,6 +339,7 @@ const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .takes_rows = 1,
     .can_shard = 1,
     .can_compress = 1,
+    .can_stage = 1,
     .create = coordinator_create,
     .destroy = coordinator_destroy,
     .abort = gpt2_dp_abort,
@@ -306,6 +351,9 @@ const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
     .collect = gpt2_coordinator_collect,
     .end_collect = gpt2_coordinator_end_collect,
     .distribute = gpt2_coordinator_distribute,
+    .passes = gpt2_coordinator_passes,
+    .evaluate = gpt2_coordinator_evaluate,
+    .bubble = gpt2_coordinator_bubble,
     .hash = gpt2_coordinator_hash,
     .compare = gpt2_coordinator_compare,
     .extra = gpt2_coordinator_extra,

@@ -32,6 +32,11 @@ int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_
                                 const float *data, gpt2_error_t *error);
 int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error);
 int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error);
+int gpt2_coordinator_passes(gpt2_strategy_t *base, const gpt2_batch_t *batches, float weight,
+                            const gpt2_hooks_t *hooks, gpt2_error_t *error);
+int gpt2_coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch, double *loss_sum,
+                              gpt2_error_t *error);
+void gpt2_coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total);
 size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room);
 int gpt2_coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error);
 void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room);

@@ -97,12 +97,51 @@ static int announce_tokens(gpt2_trainer_t *self, gpt2_error_t *error)
     return self->replica->ops->announce(self->replica, self->tokens, count, error);
 }
 
+/* Reads a micro-batch of this rank's part of the global batch, first .. last - 1. */
+static int read_micro(gpt2_trainer_t *self, int micro, uint64_t first, uint64_t last,
+                      gpt2_batch_t *batch, gpt2_error_t *error)
+{
+    const gpt2_options_t *options = self->options;
+    const int seq = (int)options->seq;
+    uint64_t from;
+    uint64_t to;
+
+    gpt2_share(last - first, (uint64_t)micro, (uint64_t)options->accumulate, &from, &to);
+    first += self->progress.sequences + from;
+    batch->count = (int)(to - from);
+    if (gpt2_view_training(&self->corpus.training, self->progress.seed, seq, first, batch->count,
+                           (int32_t *)(uintptr_t)batch->inputs,
+                           (int32_t *)(uintptr_t)batch->targets, error) != 0) {
+        return -1;
+    }
+    /* Every stage of a pipeline has the same sequences. */
+    if (self->strategy->mesh.at[GPT2_AXIS_PIPELINE] == 0)
+        self->samples += gpt2_sequences_hash(batch->inputs, seq, first, batch->count);
+    return 0;
+}
+
+/* All passes of a step of a pipeline. The loss and its tokens are known on the last stage. */
+static int staged_passes(gpt2_trainer_t *self, gpt2_step_t *step, float weight, uint64_t first,
+                         uint64_t last, gpt2_error_t *error)
+{
+    const gpt2_hooks_t hooks = hooks_of(self);
+    const gpt2_mesh_t *mesh = &self->strategy->mesh;
+
+    for (int micro = 0; micro < mesh->micros; micro++) {
+        if (read_micro(self, micro, first, last, &self->batches[micro], error) != 0) return -1;
+        if (mesh->at[GPT2_AXIS_PIPELINE] + 1 == mesh->size[GPT2_AXIS_PIPELINE])
+            step->tokens += (double)self->batches[micro].count * self->batches[micro].length;
+    }
+    return self->strategy->ops->passes(self->strategy, self->batches, weight, &hooks, error);
+}
+
 /* Forward and backward over this rank's part of the global batch. */
 static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
     gpt2_replica_t *replica = self->replica;
     gpt2_strategy_t *strategy = self->strategy;
+    const gpt2_mesh_t *mesh = &strategy->mesh;
     gpt2_hooks_t hooks = hooks_of(self);
     int seq = (int)options->seq;
     uint64_t first;
@@ -111,23 +150,14 @@ static int passes(gpt2_trainer_t *self, gpt2_step_t *step, gpt2_error_t *error)
     float weight =
         (float)(gpt2_amp_scale(self) * strategy->divisor / ((double)options->batch * seq));
 
-    gpt2_share((uint64_t)options->batch, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first,
-               &last);
+    gpt2_share((uint64_t)options->batch, (uint64_t)mesh->at[GPT2_AXIS_DATA],
+               (uint64_t)mesh->size[GPT2_AXIS_DATA], &first, &last);
+    if (mesh->is_staged) return staged_passes(self, step, weight, first, last, error);
     if (announce_tokens(self, error) != 0) return -1;
     for (int micro = 0; micro < (int)options->accumulate; micro++) {
-        uint64_t from;
-        uint64_t to;
         gpt2_batch_t batch = {self->inputs, self->targets, 0, seq};
 
-        gpt2_share(last - first, (uint64_t)micro, (uint64_t)options->accumulate, &from, &to);
-        batch.count = (int)(to - from);
-        if (gpt2_view_training(&self->corpus.training, self->progress.seed, seq,
-                               self->progress.sequences + first + from, batch.count, self->inputs,
-                               self->targets, error) != 0) {
-            return -1;
-        }
-        self->samples += gpt2_sequences_hash(self->inputs, seq,
-                                             self->progress.sequences + first + from, batch.count);
+        if (read_micro(self, micro, first, last, &batch, error) != 0) return -1;
         if (replica->ops->train(replica, &batch, weight, micro > 0, &hooks, error) != 0) return -1;
         step->tokens += (double)batch.count * seq;
     }

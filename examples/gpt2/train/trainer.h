@@ -30,6 +30,7 @@ typedef struct gpt2_trainer {
     gpt2_corpus_t corpus;
     gpt2_replica_t *replica;
     gpt2_shard_t shard;   /* what ranks share out; GPT2_SHARD_NONE: every rank has all */
+    int is_divided;       /* 1: no rank has all of the state: it is sharded, or in stages */
     gpt2_model_t *whole;  /* of gpt2_trainer_borrow(), where they do; else NULL */
     int is_pending;       /* 1: the last step is not settled */
     gpt2_outcome_t found; /* the last one settled */
@@ -40,8 +41,9 @@ typedef struct gpt2_trainer {
     uint64_t first_step;      /* of this process: > 0 after a resume */
     char resumed_from[GPT2_PATH_MAX];
     char *notes;      /* warnings about the start, one per line, each with its newline; or NULL */
-    int32_t *inputs;  /* [micro batch][seq] */
-    int32_t *targets; /* [micro batch][seq] */
+    int32_t *inputs;  /* [micro batch][seq]; of a pipeline [micro-batches] of that */
+    int32_t *targets; /* likewise */
+    gpt2_batch_t *batches; /* [micro-batches] of a pipeline; else NULL */
     uint8_t *occurs;  /* [vocab] 1: in this step's global batch; NULL: rows are not reduced apart */
     int32_t *tokens;  /* [vocab] those, in order */
     uint64_t samples; /* sum over this rank's training sequences of a hash of number and tokens */
@@ -78,6 +80,10 @@ int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
 
 /* Mean loss over --eval-batches of validation. Collective. */
 int gpt2_trainer_validate(gpt2_trainer_t *trainer, double *loss, gpt2_error_t *error);
+
+/* The part of a pipeline's steps that its stages waited for each other; 0 without one. Collective.
+ */
+int gpt2_trainer_bubble(gpt2_trainer_t *trainer, double *part, gpt2_error_t *error);
 
 /* Of the weights' bits. Collective. */
 int gpt2_trainer_hash(gpt2_trainer_t *trainer, uint64_t *hash, gpt2_error_t *error);

@@ -100,6 +100,23 @@ static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t
                      strategy->ops->name);
 }
 
+/* Every micro-batch of a pipeline's step has memory of its own, `tokens` each. */
+static int make_batches(gpt2_trainer_t *self, size_t tokens, gpt2_error_t *error)
+{
+    const size_t micros = (size_t)self->strategy->mesh.micros;
+
+    self->inputs = calloc(micros * tokens, sizeof(*self->inputs));
+    self->targets = calloc(micros * tokens, sizeof(*self->targets));
+    self->batches = calloc(micros, sizeof(*self->batches));
+    if (self->inputs == NULL || self->targets == NULL || self->batches == NULL)
+        return gpt2_fail(error, "out of memory for %zu tokens", micros * tokens);
+    for (size_t i = 0; i < micros; i++) {
+        self->batches[i] = (gpt2_batch_t){self->inputs + i * tokens, self->targets + i * tokens, 0,
+                                          (int)self->options->seq};
+    }
+    return 0;
+}
+
 static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->options;
@@ -107,7 +124,8 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
     const gpt2_kernels_t *kernels = gpt2_kernels_list()[0];
     gpt2_replica_options_t replica_options = {
         .model = {.shape = *shape,
-                  .batch = gpt2_plan_micro_batch(options, strategy->size),
+                  .stage = gpt2_mesh_stage(&strategy->mesh),
+                  .batch = gpt2_plan_micro_batch(options, strategy->mesh.size[GPT2_AXIS_DATA]),
                   .length = (int)options->seq,
                   .threads = (int)options->threads,
                   .training = 1,
@@ -134,8 +152,11 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
         0) {
         return -1;
     }
+    if (strategy->mesh.is_staged && strcmp(device->name, "cpu") != 0)
+        return gpt2_fail(error, "--pp needs --device cpu, this is %s", device->name);
     if (create_replica(self, device, &replica_options, error) != 0) return -1;
     self->replica->is_follower = strategy->is_follower;
+    if (strategy->mesh.is_staged) return make_batches(self, tokens, error);
     self->inputs = calloc(tokens, sizeof(*self->inputs));
     self->targets = calloc(tokens, sizeof(*self->targets));
     if (self->inputs == NULL || self->targets == NULL) {
@@ -183,6 +204,11 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
     self->shard = gpt2_options_shard(completed);
     if (gpt2_trainer_agree(self, shape, &start, error) != 0) goto fail;
     if (check_data(self, start.shape.vocab, error) != 0) goto fail;
+    if (gpt2_options_mesh(completed, &start.shape, strategy->size, strategy->rank, &strategy->mesh,
+                          error) != 0) {
+        goto fail;
+    }
+    self->is_divided = self->shard != GPT2_SHARD_NONE || strategy->mesh.is_staged;
     if (make_replica(self, &start.shape, error) != 0) goto fail;
     if (gpt2_trainer_fill(self, &start, error) != 0) goto fail;
     *out = self;
@@ -202,6 +228,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
     free(self->notes);
     free(self->inputs);
     free(self->targets);
+    free(self->batches);
     free(self->occurs);
     free(self->tokens);
     free((void *)(uintptr_t)self->options); /* its own completed copy */

@@ -30,6 +30,8 @@ static uint64_t passes_of(const gpt2_trainer_t *self, uint64_t total, uint64_t o
 int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
+    const gpt2_mesh_t *mesh = &strategy->mesh;
+    const int is_last = mesh->at[GPT2_AXIS_PIPELINE] + 1 == mesh->size[GPT2_AXIS_PIPELINE];
     int seq = (int)self->options->seq;
     int room = self->replica->room;
     uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
@@ -41,7 +43,8 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
 
     if (gpt2_trainer_settle(self, NULL, error) != 0) return -1; /* its time is the step's */
     if (total > there) total = there;
-    gpt2_share(total, (uint64_t)strategy->rank, (uint64_t)strategy->size, &first, &last);
+    gpt2_share(total, (uint64_t)mesh->at[GPT2_AXIS_DATA], (uint64_t)mesh->size[GPT2_AXIS_DATA],
+               &first, &last);
     strategy->ops->span_begin(strategy, "validation", self->replica->stream);
     passes = passes_of(self, total, last - first);
     for (uint64_t pass = 0; pass < passes; pass++) {
@@ -53,9 +56,13 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
                                  self->inputs, self->targets, error) != 0) {
             return -1;
         }
-        if (self->replica->ops->evaluate(self->replica, &batch, &sum, error) != 0) return -1;
+        if ((mesh->is_staged
+                 ? strategy->ops->evaluate(strategy, &batch, &sum, error)
+                 : self->replica->ops->evaluate(self->replica, &batch, &sum, error)) != 0) {
+            return -1;
+        }
         sums[0] += sum;
-        sums[1] += (double)batch.count * seq;
+        if (is_last) sums[1] += (double)batch.count * seq;
         first += (uint64_t)batch.count;
     }
     strategy->ops->span_end(strategy, self->replica->stream);
@@ -64,9 +71,21 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
     return 0;
 }
 
+int gpt2_trainer_bubble(gpt2_trainer_t *self, double *part, gpt2_error_t *error)
+{
+    double sums[2];
+
+    *part = 0.0;
+    if (!self->strategy->mesh.is_staged) return 0;
+    self->strategy->ops->bubble(self->strategy, &sums[0], &sums[1]);
+    if (self->strategy->ops->sum(self->strategy, sums, 2, error) != 0) return -1;
+    if (sums[1] > 0.0) *part = sums[0] / sums[1];
+    return 0;
+}
+
 int gpt2_trainer_hash(gpt2_trainer_t *self, uint64_t *hash, gpt2_error_t *error)
 {
-    if (self->shard != GPT2_SHARD_NONE) {
+    if (self->is_divided) {
         return self->strategy->ops->hash(self->strategy, hash, error);
     }
     return self->replica->ops->checksum(self->replica, hash, error);
@@ -78,7 +97,7 @@ int gpt2_trainer_compare(gpt2_trainer_t *self, int *same, gpt2_error_t *error)
 
     /* A GPU may still be updating rows. */
     if (gpt2_trainer_settle(self, NULL, error) != 0) return -1;
-    if (self->shard != GPT2_SHARD_NONE) {
+    if (self->is_divided) {
         return self->strategy->ops->compare(self->strategy, same, error);
     }
     if (gpt2_trainer_hash(self, &hash, error) != 0) return -1;

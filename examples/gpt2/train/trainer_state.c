@@ -268,6 +268,7 @@ int gpt2_trainer_fill(gpt2_trainer_t *self, const gpt2_start_t *start, gpt2_erro
     const gpt2_strategy_settings_t settings = {
         .wire = gpt2_options_wire(options, &self->precision),
         .accumulate = (int)options->accumulate,
+        .length = (int)options->seq,
         .clip = options->clip,
         .scale = self->precision.scale,
         .shard = self->shard,
@@ -277,8 +278,8 @@ int gpt2_trainer_fill(gpt2_trainer_t *self, const gpt2_start_t *start, gpt2_erro
 
     self->progress = start->progress;
     self->first_step = self->progress.step;
-    if ((self->shard == GPT2_SHARD_NONE ? fill_whole(self, start, &settings, error)
-                                        : fill_shards(self, start, &settings, error)) != 0) {
+    if ((!self->is_divided ? fill_whole(self, start, &settings, error)
+                           : fill_shards(self, start, &settings, error)) != 0) {
         return -1;
     }
     if (!start->resumed) return 0;
@@ -348,7 +349,7 @@ static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, in
     gpt2_trainer_t *self = outgoing->trainer;
     gpt2_replica_t *replica = self->replica;
     char folder[GPT2_PATH_MAX];
-    const int borrows = self->shard == GPT2_SHARD_NONE && self->strategy->rank == 0;
+    const int borrows = !self->is_divided && self->strategy->rank == 0;
     int code;
 
     if (gpt2_trainer_folder(self->options, folder, error) != 0) return -1;
@@ -356,7 +357,7 @@ static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, in
     code = self->strategy->rank == 0 ? gpt2_checkpoint_write(folder, replica->layout, content,
                                                              &self->progress, is_saved, error)
                                      : gpt2_content_walk(replica->layout, content, error);
-    if (self->shard != GPT2_SHARD_NONE) self->strategy->ops->end_collect(self->strategy);
+    if (self->is_divided) self->strategy->ops->end_collect(self->strategy);
     if (borrows && replica->ops->give_back(replica, 0, *is_saved ? error : NULL) != 0) return -1;
     return code;
 }
@@ -365,12 +366,11 @@ int gpt2_trainer_save(gpt2_trainer_t *self, int *is_saved, gpt2_error_t *error)
 {
     outgoing_t outgoing = {.trainer = self, .group = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
     gpt2_content_t content = {.user = &outgoing,
-                              .tensor =
-                                  self->shard == GPT2_SHARD_NONE ? whole_tensor : shard_tensor,
+                              .tensor = !self->is_divided ? whole_tensor : shard_tensor,
                               .piece = extra_piece,
                               .extras = outgoing.extras,
                               .ranks = self->strategy->size};
-    int is_collective = self->shard != GPT2_SHARD_NONE;
+    int is_collective = self->is_divided;
     int code;
 
     *is_saved = 0;
@@ -414,7 +414,7 @@ int gpt2_trainer_borrow(gpt2_trainer_t *self, const gpt2_model_t **model, gpt2_e
     gpt2_state_t state;
 
     *model = NULL;
-    if (self->shard != GPT2_SHARD_NONE) {
+    if (self->is_divided) {
         if (collect_whole(self, &self->whole, error) != 0) return -1;
         *model = self->whole;
         return 0;
@@ -429,6 +429,6 @@ int gpt2_trainer_give_back(gpt2_trainer_t *self, gpt2_error_t *error)
 {
     gpt2_model_destroy(self->whole);
     self->whole = NULL;
-    if (self->shard != GPT2_SHARD_NONE || self->strategy->rank != 0) return 0;
+    if (self->is_divided || self->strategy->rank != 0) return 0;
     return self->replica->ops->give_back(self->replica, 0, error);
 }
