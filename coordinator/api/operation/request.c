@@ -78,6 +78,7 @@ dp_status_t dp_request_acquire(dp_group_t *group, dp_name_state_t *name_state, s
     dp_tally_init(&request->end.tally);
     request->program_op = (dp_program_op_t){.submission = &request->node.submission};
     request->is_direct = 0;
+    request->lane = DP_LANE_MAIN; /* its last one may have been a message, which has none */
     request->check.is_on = 0;
     request->check.input_hash = request->check.output_hash = 0;
     *out = request;
