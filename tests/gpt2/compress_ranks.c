@@ -14,7 +14,7 @@
 
 #include "examples/gpt2/base/hash.h"
 #include "examples/gpt2/base/random.h"
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 #define STEPS 6
 #define ZERO 40 /* a step without a gradient */

@@ -4,7 +4,7 @@
 #ifndef GPT2_TEST_STRATEGY_THREADS_H
 #define GPT2_TEST_STRATEGY_THREADS_H
 
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 typedef struct threads_world threads_world_t;
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "examples/gpt2/base/random.h"
-#include "examples/gpt2/train/topk.h"
+#include "examples/gpt2/strategy/topk.h"
 
 static float *floats(size_t count)
 {

@@ -11,7 +11,7 @@
 #include "examples/gpt2/data/paths.h"
 #include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/model/shape.h"
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 #define GPT2_REPEATED_MAX 512 /* bytes of text */
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 /* Where the time of steps went, in seconds; the parts sum to total. */
 typedef struct gpt2_phases {

@@ -12,7 +12,7 @@
 
 #include "examples/gpt2/model/activations.h"
 #if defined(GPT2_WITH_DP)
-#include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/strategy/compress.h"
 #endif
 
 #define ROW_FLOATS 4096

@@ -6,17 +6,8 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "examples/gpt2/train/amp.h"
-
-double gpt2_now(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- What happens inside a pass ------------------------------------------------------------- */
 

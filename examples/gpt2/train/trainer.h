@@ -6,6 +6,7 @@
 #ifndef GPT2_TRAINER_H
 #define GPT2_TRAINER_H
 
+#include "examples/gpt2/base/clock.h"
 #include "examples/gpt2/data/checkpoint.h"
 #include "examples/gpt2/data/view.h"
 #include "examples/gpt2/model/device.h"
@@ -56,9 +57,6 @@ typedef struct gpt2_trainer {
     gpt2_traffic_t span_traffic; /* at that time */
     double *span_sum;            /* what the open span's time is added to */
 } gpt2_trainer_t;
-
-/* Seconds of a clock that never jumps. */
-double gpt2_now(void);
 
 /* Opens the data, agrees on the shape with the other ranks, makes the model, and restores or
  * initializes it, equally on all ranks. Give it back with gpt2_trainer_destroy(). */

@@ -6,7 +6,7 @@
 #define GPT2_TOPK_H
 
 #include "examples/gpt2/model/topk_choice.h"
-#include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/strategy/compress.h"
 
 /* The part of all elements that a step is to send. In warm-up a fourth, a sixteenth, ... of them,
  * but never less than at the end. */

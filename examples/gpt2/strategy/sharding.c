@@ -9,7 +9,7 @@
  * forward to backward. Whether a group has to travel at all is libdp's business: where a rank holds
  * all weights, waiting for them costs nothing.
  */
-#include "examples/gpt2/train/sharding.h"
+#include "examples/gpt2/strategy/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * strategy.c - the list of strategies, the default first. A new one is a file and a line here. And
  * what libdp keeps beside a strategy, by its settings.
  */
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  * Each rank adds up all messages in the order of the ranks, and so gets the same bits. Where the
  * replica's memory is a GPU's, messages are made and added up there, with the same bits.
  */
-#include "examples/gpt2/train/topk.h"
+#include "examples/gpt2/strategy/topk.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #define GPT2_STRATEGY_DP_H
 
 #include "dp.h"
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 /* The first member of each of their objects. */
 typedef struct gpt2_dp {

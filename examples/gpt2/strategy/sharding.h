@@ -9,7 +9,7 @@
 #ifndef GPT2_SHARDING_H
 #define GPT2_SHARDING_H
 
-#include "examples/gpt2/train/strategy_dp.h"
+#include "examples/gpt2/strategy/strategy_dp.h"
 
 typedef struct gpt2_sharding gpt2_sharding_t;
 

@@ -6,7 +6,7 @@
  * the second half of them, after an update that all others wait for. The average that rank 0 gets
  * has the same bits as that of strategy_coordinator.c, and so have the weights.
  */
-#include "examples/gpt2/train/strategy_dp.h"
+#include "examples/gpt2/strategy/strategy_dp.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,10 +4,10 @@
  * The whole of what a training program needs from dp.h: dp_gradients_create() when the model
  * exists, dp_gradients_ready() as backward finishes tensors, dp_gradients_sync() before the update.
  */
-#include "examples/gpt2/train/strategy_dp.h"
-#include "examples/gpt2/train/compress.h"
-#include "examples/gpt2/train/pipeline.h"
-#include "examples/gpt2/train/sharding.h"
+#include "examples/gpt2/strategy/strategy_dp.h"
+#include "examples/gpt2/strategy/compress.h"
+#include "examples/gpt2/strategy/pipeline.h"
+#include "examples/gpt2/strategy/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +191,8 @@ static int coordinator_ready(gpt2_strategy_t *base, size_t first, size_t count, 
 
     if (self->compress != NULL) return gpt2_compress_ready(self->compress, first, count, error);
     if (self->sharding != NULL) return gpt2_sharding_ready(self->sharding, first, count, error);
-    if (self->pipeline != NULL) return gpt2_pipeline_ready(self->pipeline, first, count, error);
+    if (self->pipeline != NULL)
+        return gpt2_stage_sums_ready(gpt2_pipeline_sums(self->pipeline), first, count, error);
     if (first == self->replica->layout->count) return rows_ready(self, error);
 
     for (size_t i = first; i < first + count; i++) {
@@ -240,7 +241,8 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
 
     if (self->compress != NULL) return gpt2_compress_sync(self->compress, out, error);
     if (self->sharding != NULL) return gpt2_sharding_sync(self->sharding, out, error);
-    if (self->pipeline != NULL) return gpt2_pipeline_sync(self->pipeline, out, error);
+    if (self->pipeline != NULL)
+        return gpt2_stage_sums_sync(gpt2_pipeline_sums(self->pipeline), out, error);
     if (self->replica->stream != NULL) return sync_on_device(self, out, error);
     status = dp_gradients_sync(self->gradients, &result);
 
@@ -296,7 +298,8 @@ int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t g
     coordinator_t *self = (coordinator_t *)base;
 
     if (self->pipeline != NULL)
-        return gpt2_pipeline_collect(self->pipeline, arena, group, data, error);
+        return gpt2_stage_state_collect(gpt2_pipeline_state(self->pipeline), arena, group, data,
+                                        error);
     return gpt2_sharding_collect(self->sharding, arena, group, data, error);
 }
 
@@ -304,7 +307,7 @@ void gpt2_coordinator_end_collect(gpt2_strategy_t *base)
 {
     coordinator_t *self = (coordinator_t *)base;
 
-    if (self->pipeline != NULL) gpt2_pipeline_end_collect(self->pipeline);
+    if (self->pipeline != NULL) gpt2_stage_state_end_collect(gpt2_pipeline_state(self->pipeline));
     if (self->sharding != NULL) gpt2_sharding_end_collect(self->sharding);
 }
 
@@ -314,7 +317,8 @@ int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_
     coordinator_t *self = (coordinator_t *)base;
 
     if (self->pipeline != NULL)
-        return gpt2_pipeline_distribute(self->pipeline, arena, group, data, error);
+        return gpt2_stage_state_distribute(gpt2_pipeline_state(self->pipeline), arena, group, data,
+                                           error);
     return gpt2_sharding_distribute(self->sharding, arena, group, data, error);
 }
 
@@ -322,16 +326,18 @@ int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *e
 {
     coordinator_t *self = (coordinator_t *)base;
 
-    return self->pipeline != NULL ? gpt2_pipeline_hash(self->pipeline, hash, error)
-                                  : gpt2_sharding_hash(self->sharding, hash, error);
+    return self->pipeline != NULL
+               ? gpt2_stage_state_hash(gpt2_pipeline_state(self->pipeline), hash, error)
+               : gpt2_sharding_hash(self->sharding, hash, error);
 }
 
 int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
-    return self->pipeline != NULL ? gpt2_pipeline_compare(self->pipeline, same, error)
-                                  : gpt2_sharding_compare(self->sharding, same, error);
+    return self->pipeline != NULL
+               ? gpt2_stage_state_compare(gpt2_pipeline_state(self->pipeline), same, error)
+               : gpt2_sharding_compare(self->sharding, same, error);
 }
 
 const gpt2_strategy_ops_t gpt2_strategy_coordinator = {

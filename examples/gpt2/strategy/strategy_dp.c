@@ -2,7 +2,7 @@
  * strategy_dp.c - what the strategies on libdp share: memory, the few numbers that ranks exchange,
  * marks for the timeline. How gradients and weights travel is theirs.
  */
-#include "examples/gpt2/train/strategy_dp.h"
+#include "examples/gpt2/strategy/strategy_dp.h"
 
 #include <stdlib.h>
 #include <string.h>

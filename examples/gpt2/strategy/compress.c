@@ -6,7 +6,7 @@
  * it is known that no rank has an Inf or a NaN: a step that is skipped leaves residuals as they
  * were.
  */
-#include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/strategy/compress.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * strategy_single.c - one process that trains alone: the plain loop, and the control for every
  * claim about the others.
  */
-#include "examples/gpt2/train/strategy.h"
+#include "examples/gpt2/strategy/strategy.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * Everything is as in strategy_coordinator.c, but that libdp is asked to launch gradients in the
  * order in which each rank's backward pass hands them over, without any agreement between ranks.
  */
-#include "examples/gpt2/train/strategy_dp.h"
+#include "examples/gpt2/strategy/strategy_dp.h"
 
 static int dps_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {

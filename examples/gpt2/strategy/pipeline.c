@@ -8,19 +8,14 @@
  *     inputs    [slots + 1]  a micro-batch's input lies there from its receive to its backward
  *     outputs   [BORDERS]    from a forward until the next stage has it
  *     gradients [BORDERS]    received, made the gradient of the input in place, and sent on
- *
- * Gradients are summed, never averaged: the loss is weighted by 1 / tokens of the global batch. The
- * tensors that the first and the last stage both have are summed over these two first, then along
- * the data axis like all others.
  */
-#include "examples/gpt2/train/pipeline.h"
+#include "examples/gpt2/strategy/pipeline.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/gpt2/train/trainer.h"
+#include "examples/gpt2/base/clock.h"
 
 #define BORDERS 2
 #define NAMES 4 /* of messages between two stages in flight, and a spare one */
@@ -36,16 +31,15 @@ struct gpt2_pipeline {
     gpt2_dp_t *dp;
     gpt2_replica_t *replica;
     const gpt2_mesh_t *mesh;
-    gpt2_strategy_settings_t settings;
+    gpt2_stage_sums_t *sums;
+    gpt2_stage_state_t *state;
     int stage;
     int stages;
     int slots;
-    dp_group_t *pipe;    /* the stages of one copy of the model: group rank k is stage k */
-    dp_group_t *data;    /* the copies of one stage */
-    dp_group_t *ends;    /* the first and the last stage of one copy; NULL on others, and on one */
-    channel_t inputs;    /* received, with a stage before this one */
-    channel_t outputs;   /* sent, with one behind it */
-    channel_t gradients; /* received and sent */
+    dp_group_t *pipe;        /* the stages of one copy of the model: group rank k is stage k */
+    channel_t inputs;        /* received, with a stage before this one */
+    channel_t outputs;       /* sent, with one behind it */
+    channel_t gradients;     /* received and sent */
     dp_handle_t **returned;  /* [BORDERS] sends of gradients */
     uint64_t messages[2][2]; /* [forward, backward][sent, received] so far: their names */
     /* of the step at hand */
@@ -53,11 +47,7 @@ struct gpt2_pipeline {
     const gpt2_hooks_t *hooks;
     int posted[2]; /* receives */
     int done[2];   /* passes */
-    size_t tensors;
-    dp_handle_t **reduced; /* [tensors] along the data axis */
-    double *squares;       /* [tensors + 1] of what this rank counts; behind them, numbers that are
-                              not finite */
-    float *whole[GPT2_ARENAS]; /* [largest group] on its way from or to rank 0; NULL between */
+    /* of all steps, in seconds */
     double waited;
     double total;
 };
@@ -99,36 +89,22 @@ static void destroy_channel(gpt2_pipeline_t *self, channel_t *channel)
 
 /* On one node stages send past the coordinator, which an ordered group does; between nodes sends
  * are agreed on. */
-static int create_groups(gpt2_pipeline_t *self, gpt2_error_t *error)
+static int create_group(gpt2_pipeline_t *self, gpt2_error_t *error)
 {
     dp_context_t *context = self->dp->context;
-    const int copy = self->mesh->at[GPT2_AXIS_DATA];
-    const int is_end = self->stage == 0 || self->stage + 1 == self->stages;
-    dp_group_options_t agreed = DP_GROUP_OPTIONS_INIT;
-    dp_group_options_t direct = DP_GROUP_OPTIONS_INIT;
-    dp_group_t *world = dp_world(context);
+    dp_group_options_t options = DP_GROUP_OPTIONS_INIT;
     dp_status_t status;
 
-    agreed.order = DP_ORDER_NEGOTIATED;
-    direct.order = dp_node_count(context) > 1 ? DP_ORDER_NEGOTIATED : DP_ORDER_PROGRAM;
-    status = dp_group_split(world, "pipeline", copy, self->stage, &direct, &self->pipe);
-    if (status == DP_OK)
-        status = dp_group_split(world, "data", self->stage, copy, NULL, &self->data);
-    if (status == DP_OK && self->stages > 1) {
-        status =
-            dp_group_split(world, "ends", is_end ? copy : -1, self->stage, &agreed, &self->ends);
-    }
+    options.order = dp_node_count(context) > 1 ? DP_ORDER_NEGOTIATED : DP_ORDER_PROGRAM;
+    status = dp_group_split(dp_world(context), "pipeline", self->mesh->at[GPT2_AXIS_DATA],
+                            self->stage, &options, &self->pipe);
     return status == DP_OK ? 0 : failed(self, "the groups of a mesh", status, error);
 }
 
 static int create_buffers(gpt2_pipeline_t *self, size_t floats, gpt2_error_t *error)
 {
-    self->tensors = self->replica->layout->count;
-    self->reduced = calloc(self->tensors, sizeof(*self->reduced));
-    self->squares = calloc(self->tensors + 1, sizeof(*self->squares));
     self->returned = calloc(BORDERS, sizeof(*self->returned));
-    if (self->reduced == NULL || self->squares == NULL || self->returned == NULL)
-        return gpt2_fail(error, "out of memory for a pipeline");
+    if (self->returned == NULL) return gpt2_fail(error, "out of memory for a pipeline");
     if (self->stage > 0 && create_channel(self, &self->inputs, self->slots + 1, floats, error) != 0)
         return -1;
     if (self->stage + 1 < self->stages &&
@@ -149,11 +125,12 @@ int gpt2_pipeline_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     self->dp = dp;
     self->replica = replica;
     self->mesh = &dp->base.mesh;
-    self->settings = *settings;
     self->stage = self->mesh->at[GPT2_AXIS_PIPELINE];
     self->stages = self->mesh->size[GPT2_AXIS_PIPELINE];
     self->slots = gpt2_mesh_stage(self->mesh).slots;
-    if (create_groups(self, error) != 0 ||
+    if (create_group(self, error) != 0 ||
+        gpt2_stage_sums_create(dp, replica, settings, &self->sums, error) != 0 ||
+        gpt2_stage_state_create(dp, replica, self->pipe, &self->state, error) != 0 ||
         create_buffers(self, (size_t)replica->room * (size_t)settings->length * width, error) !=
             0) {
         gpt2_pipeline_destroy(self);
@@ -167,17 +144,14 @@ int gpt2_pipeline_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
 void gpt2_pipeline_destroy(gpt2_pipeline_t *self)
 {
     if (self == NULL) return;
-    gpt2_pipeline_end_collect(self);
+    gpt2_stage_sums_destroy(self->sums);
+    gpt2_stage_state_destroy(self->state);
     for (int i = 0; i < BORDERS && self->returned != NULL; i++)
         dp_release(self->returned[i]);
-    for (size_t i = 0; i < self->tensors && self->reduced != NULL; i++)
-        dp_release(self->reduced[i]);
     destroy_channel(self, &self->inputs);
     destroy_channel(self, &self->outputs);
     destroy_channel(self, &self->gradients);
     free(self->returned);
-    free(self->reduced);
-    free(self->squares);
     free(self);
 }
 
@@ -416,214 +390,14 @@ void gpt2_pipeline_bubble(const gpt2_pipeline_t *self, double *waited, double *t
     *total = self->total;
 }
 
-/* ---- Sums of gradients ---------------------------------------------------------------------- */
-
-/* Sums a tensor's gradient over a group, where it lies. */
-static int start_sum(gpt2_pipeline_t *self, dp_group_t *group, size_t index, dp_handle_t **handle,
-                     gpt2_error_t *error)
+gpt2_stage_sums_t *gpt2_pipeline_sums(const gpt2_pipeline_t *self)
 {
-    const gpt2_tensor_t *tensor = &self->replica->layout->tensors[index];
-    float *gradient = self->replica->gradients + tensor->offset;
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_status_t status;
-
-    options.wire = gpt2_dp_wire(self->settings.wire);
-    status = dp_allreduce(group, tensor->name, gradient, gradient, tensor->count, DP_F32, &options,
-                          handle);
-    return status == DP_OK ? 0 : failed(self, "dp_allreduce", status, error);
+    return self->sums;
 }
 
-/* Both uses of wte are over before it can be summed over the ends, which gpt2_pipeline_sync() does.
- */
-static int is_tied(const gpt2_pipeline_t *self, size_t index)
+gpt2_stage_state_t *gpt2_pipeline_state(const gpt2_pipeline_t *self)
 {
-    const size_t group = self->replica->layout->tensors[index].group;
-
-    return group == GPT2_GROUP_WTE || gpt2_mesh_sums(self->mesh, group, GPT2_AXIS_PIPELINE);
-}
-
-int gpt2_pipeline_ready(gpt2_pipeline_t *self, size_t first, size_t count, gpt2_error_t *error)
-{
-    for (size_t i = first; i < first + count; i++) {
-        if (is_tied(self, i)) continue;
-        if (start_sum(self, self->data, i, &self->reduced[i], error) != 0) return -1;
-    }
-    return 0;
-}
-
-/* Sums what both ends have over the two of them, then along the data axis. */
-static int sum_tied(gpt2_pipeline_t *self, gpt2_error_t *error)
-{
-    const gpt2_layout_t *layout = self->replica->layout;
-    dp_handle_t *handles[4] = {NULL}; /* the final norm's two, positions, tokens */
-    size_t tied[4];
-    size_t count = 0;
-    int code = 0;
-
-    self->replica->ops->stage->join_lookups(self->replica);
-    for (size_t i = 0; i < layout->count; i++) {
-        if (gpt2_mesh_holds(self->mesh, layout->tensors[i].group) && is_tied(self, i))
-            tied[count++] = i;
-    }
-    for (size_t i = 0; i < count && code == 0; i++) {
-        if (!gpt2_mesh_sums(self->mesh, layout->tensors[tied[i]].group, GPT2_AXIS_PIPELINE))
-            continue;
-        code = start_sum(self, self->ends, tied[i], &handles[i], error);
-    }
-    for (size_t i = 0; i < count && code == 0; i++) {
-        if (handles[i] != NULL)
-            code = gpt2_dp_finish(self->dp, "a sum over both ends", DP_OK, handles[i], error);
-        if (code == 0) code = start_sum(self, self->data, tied[i], &self->reduced[tied[i]], error);
-    }
-    return code;
-}
-
-int gpt2_pipeline_sync(gpt2_pipeline_t *self, gpt2_sync_t *out, gpt2_error_t *error)
-{
-    const gpt2_layout_t *layout = self->replica->layout;
-    const double clip = self->settings.clip;
-
-    if (sum_tied(self, error) != 0) return -1;
-    memset(self->squares, 0, (layout->count + 1) * sizeof(*self->squares));
-    for (size_t i = 0; i < layout->count; i++) {
-        dp_result_t result = DP_RESULT_INIT;
-        dp_handle_t *handle = self->reduced[i];
-        dp_status_t status;
-
-        if (handle == NULL) continue;
-        self->reduced[i] = NULL;
-        status = dp_wait(handle, -1.0, &result);
-        if (status != DP_OK) return failed(self, layout->tensors[i].name, status, error);
-        if (!gpt2_mesh_counts(self->mesh, layout->tensors[i].group)) continue;
-        self->squares[i] = result.sum_squares;
-        self->squares[layout->count] += (double)result.nonfinite;
-    }
-    if (gpt2_dp_sum(&self->dp->base, self->squares, layout->count + 1, error) != 0) return -1;
-    *out = (gpt2_sync_t){.norm = gpt2_mesh_norm(layout, self->squares),
-                         .clip = 1.0,
-                         .skip = self->squares[layout->count] > 0.0};
-    if (clip > 0.0 && out->norm > clip) out->clip = clip / out->norm;
-    return 0;
-}
-
-/* ---- The state of all stages ---------------------------------------------------------------- */
-
-static float *group_data(const gpt2_pipeline_t *self, gpt2_arena_t arena, size_t group)
-{
-    const gpt2_replica_t *replica = self->replica;
-    float *const arenas[GPT2_ARENAS] = {[GPT2_WEIGHTS] = replica->weights,
-                                        [GPT2_MOMENT_M] = replica->m,
-                                        [GPT2_MOMENT_V] = replica->v};
-
-    return arenas[arena] + replica->layout->groups[group].offset;
-}
-
-void gpt2_pipeline_end_collect(gpt2_pipeline_t *self)
-{
-    for (int i = 0; i < GPT2_ARENAS; i++) {
-        free(self->whole[i]);
-        self->whole[i] = NULL;
-    }
-}
-
-/* Memory for one group, from the first use to gpt2_pipeline_end_collect(). */
-static float *whole_group(gpt2_pipeline_t *self, gpt2_arena_t arena, gpt2_error_t *error)
-{
-    const size_t bytes = gpt2_layout_largest_group(self->replica->layout) * sizeof(float);
-
-    if (self->whole[arena] == NULL) self->whole[arena] = malloc(bytes);
-    if (self->whole[arena] == NULL)
-        (void)gpt2_fail(error, "out of memory: %zu MiB for a group of another stage", bytes >> 20);
-    return self->whole[arena];
-}
-
-int gpt2_pipeline_collect(gpt2_pipeline_t *self, gpt2_arena_t arena, size_t group,
-                          const float **data, gpt2_error_t *error)
-{
-    const int owner = gpt2_mesh_owner(self->mesh, group);
-    const size_t count = self->replica->layout->groups[group].count;
-    dp_handle_t *handle = NULL;
-    dp_status_t status;
-
-    if (self->mesh->at[GPT2_AXIS_DATA] != 0) return 0;
-    if (owner == 0) {
-        if (self->stage == 0) *data = group_data(self, arena, group);
-        return 0;
-    }
-    if (self->stage == 0) {
-        float *into = whole_group(self, arena, error);
-
-        if (into == NULL) return -1;
-        *data = into;
-        status = dp_recv(self->pipe, "collect", into, count, DP_F32, owner, NULL, &handle);
-    } else if (self->stage == owner) {
-        status = dp_send(self->pipe, "collect", group_data(self, arena, group), count, DP_F32, 0,
-                         NULL, &handle);
-    } else {
-        return 0;
-    }
-    return gpt2_dp_finish(self->dp, "collecting a stage", status, handle, error);
-}
-
-int gpt2_pipeline_distribute(gpt2_pipeline_t *self, gpt2_arena_t arena, size_t group,
-                             const float *data, gpt2_error_t *error)
-{
-    const size_t bytes = self->replica->layout->groups[group].count * sizeof(float);
-    float *whole = whole_group(self, arena, error);
-
-    if (whole == NULL) return -1;
-    if (self->dp->base.rank == 0) memcpy(whole, data, bytes);
-    if (gpt2_dp_broadcast(&self->dp->base, 0, whole, bytes, error) != 0) return -1;
-    if (gpt2_mesh_holds(self->mesh, group)) memcpy(group_data(self, arena, group), whole, bytes);
-    return 0;
-}
-
-static uint64_t hash_group(const gpt2_pipeline_t *self, size_t group)
-{
-    return gpt2_part_hash(self->replica->layout, group, &self->replica->parts[group]);
-}
-
-static int reduce_words(gpt2_pipeline_t *self, uint64_t *words, size_t count, dp_reduce_t how,
-                        gpt2_error_t *error)
-{
-    dp_options_t options = DP_OPTIONS_INIT;
-    dp_handle_t *handle = NULL;
-    dp_status_t status;
-
-    options.reduce = how;
-    status = dp_allreduce(dp_world(self->dp->context), "gpt2.words", words, words, count, DP_U64,
-                          &options, &handle);
-    return gpt2_dp_finish(self->dp, "hashes of the stages", status, handle, error);
-}
-
-int gpt2_pipeline_hash(gpt2_pipeline_t *self, uint64_t *hash, gpt2_error_t *error)
-{
-    *hash = 0;
-    for (size_t i = 0; i < self->replica->layout->group_count; i++) {
-        if (gpt2_mesh_counts(self->mesh, i)) *hash += hash_group(self, i);
-    }
-    return reduce_words(self, hash, 1, DP_SUM, error);
-}
-
-int gpt2_pipeline_compare(gpt2_pipeline_t *self, int *same, gpt2_error_t *error)
-{
-    const size_t groups = self->replica->layout->group_count;
-    uint64_t *words = calloc(2 * groups, sizeof(*words)); /* a hash, and its complement */
-    int code;
-
-    if (words == NULL) return gpt2_fail(error, "out of memory for hashes");
-    for (size_t i = 0; i < groups; i++) {
-        if (!gpt2_mesh_holds(self->mesh, i)) continue;
-        words[2 * i] = hash_group(self, i);
-        words[2 * i + 1] = ~words[2 * i];
-    }
-    /* The largest complement is the complement of the smallest hash. */
-    code = reduce_words(self, words, 2 * groups, DP_MAX, error);
-    *same = 1;
-    for (size_t i = 0; i < groups; i++)
-        *same = *same && words[2 * i] == ~words[2 * i + 1];
-    free(words);
-    return code;
+    return self->state;
 }
 
 void gpt2_pipeline_describe(const gpt2_pipeline_t *self, char *text, size_t room)

@@ -8,7 +8,7 @@
  * drawn, the same on all ranks. A column of Q that has become zero is drawn again: it would stay
  * zero for ever.
  */
-#include "examples/gpt2/train/compress.h"
+#include "examples/gpt2/strategy/compress.h"
 
 #include <math.h>
 #include <stdlib.h>
