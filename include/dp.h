@@ -720,6 +720,9 @@ typedef struct dp_options {
                             counts. DP_ORDER_PROGRAM keeps the order of submissions */
     double timeout;      /* seconds for all ranks to submit it; see "Time limits". dp_join(), and
                             what is not agreed on in DP_ORDER_PROGRAM, takes none */
+    int more_follow;     /* 1: this thread submits another operation at once. The library's thread
+                            wakes up for all of them together: for the first one without it, or
+                            for a wait. DP_ORDER_PROGRAM wakes nobody either way */
 } dp_options_t;
 #define DP_OPTIONS_INIT DP_SIZED(dp_options_t, .reduce = DP_SUM, .prescale = 1.0, .postscale = 1.0)
 
@@ -741,7 +744,7 @@ typedef struct dp_options {
  *                dp_wait_all())
  * @return DP_OK              queued; a later failure arrives through dp_wait()
  *         DP_ERR_INVALID     NULL, a bad name, an unknown dtype or reduction, scales on integers,
- *                            a launch_now other than 0 and 1
+ *                            a launch_now or more_follow other than 0 and 1
  *         DP_ERR_UNSUPPORTED a stream, on a context without a GPU
  *         DP_ERR_BUSY        this name was submitted before and has not been launched yet
  *         DP_ERR_FULL        DP_QUEUE_DEPTH operations of this rank are submitted and not over

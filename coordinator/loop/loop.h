@@ -129,6 +129,10 @@ typedef struct dp_loop_node {
  * more than to wake the thread that would make it. Any thread. */
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int waits_at_once);
 
+/* Queues them without waking the coordinator, as another submission of this thread follows at once.
+ * A thread that makes rounds in its wait finds them too. Any thread. */
+void dp_loop_queue(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count);
+
 /* Makes rounds on the calling thread until *state >= reached, no round has found anything for
  * spin_ns, or the deadline has come. Returns early where the world is over. Any thread but the
  * coordinator's; only one at a time makes rounds, the others wait here for their turn. */

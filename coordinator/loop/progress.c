@@ -72,6 +72,11 @@ static void return_progress(dp_loop_t *loop)
     if (atomic_load(&loop->waiters.asleep) > 0) dp_inbox_end_backoff(&loop->inbox);
 }
 
+void dp_loop_queue(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count)
+{
+    dp_inbox_submit(&loop->inbox, nodes, node_count);
+}
+
 void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
                     int waits_at_once)
 {

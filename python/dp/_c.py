@@ -83,7 +83,7 @@ class Options(Sized):
     _fields_ = [("size", c_size_t), ("reduce", c_int), ("wire", c_int), ("prescale", c_double),
                 ("postscale", c_double), ("count_joined", c_int), ("launch_now", c_int),
                 ("stream", c_void_p), ("tag", c_uint64), ("cookie", c_uint64), ("output", OUTPUT),
-                ("user", c_void_p), ("priority", c_int), ("timeout", c_double)]
+                ("user", c_void_p), ("priority", c_int), ("timeout", c_double), ("more_follow", c_int)]
 
 
 class Tensor(Structure):

@@ -31,13 +31,13 @@ PAUSE_S = 20e-6  # between two looks whether a name is free again
 @functools.lru_cache(maxsize=1024)
 def make_options(op: int = SUM, prescale: float = 1.0, postscale: float = 1.0, wire: str = "default",
              priority: int = 0, launch_now: bool = False, count_joined: bool = False,
-             stream: int | None = None, tag: int = 0) -> _c.Options:
+             stream: int | None = None, tag: int = 0, more_follow: bool = False) -> _c.Options:
     """Options that calls share: libdp copies them. What is of one call goes into a _copy()."""
     if wire not in WIRES:
         raise errors.InvalidError(f"there is no wire '{wire}'; {', '.join(WIRES)}")
     return _c.Options(reduce=op, wire=WIRES[wire], prescale=prescale, postscale=postscale,
                       stream=stream, count_joined=count_joined, priority=priority,
-                      launch_now=launch_now, tag=tag)
+                      launch_now=launch_now, tag=tag, more_follow=more_follow)
 
 
 def group_options(order: str) -> _c.GroupOptions:

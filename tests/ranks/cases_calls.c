@@ -196,6 +196,11 @@ int case_arguments(dp_context_t *dp)
                   DP_ERR_INVALID);
     EXPECT_TEXT(dp, dp_error_text(dp), "launch_now is 2");
     options = (dp_options_t)DP_OPTIONS_INIT;
+    options.more_follow = -1;
+    EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, 1, DP_F32, &options, NULL),
+                  DP_ERR_INVALID);
+    EXPECT_TEXT(dp, dp_error_text(dp), "more_follow is -1");
+    options = (dp_options_t)DP_OPTIONS_INIT;
     options.size = 3;
     EXPECT_STATUS(dp, dp_allreduce(world, "a", &value, &value, 1, DP_F32, &options, NULL),
                   DP_ERR_INVALID);

@@ -189,6 +189,10 @@ static dp_status_t check_options(dp_group_t *group, const dp_submit_t *what)
         return dp_submit_error(group, what, DP_ERR_INVALID, "launch_now is %d, it is 0 or 1",
                                options->launch_now);
     }
+    if (options->more_follow != 0 && options->more_follow != 1) {
+        return dp_submit_error(group, what, DP_ERR_INVALID, "more_follow is %d, it is 0 or 1",
+                               options->more_follow);
+    }
     if (!(options->timeout >= 0.0)) {
         return dp_submit_error(group, what, DP_ERR_INVALID, "timeout is %g s, at least 0 is needed",
                                options->timeout);

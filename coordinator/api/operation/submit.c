@@ -502,7 +502,11 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
     } else {
         /* A barrier ends the bucket: its waiters count on what was submitted before it. */
         if (dp_group_is_ordered(group)) dp_program_wait_all(context->program, &group->ordered);
-        dp_loop_submit(context->loop, &node, 1, waits_at_once);
+        if (what.options->more_follow) {
+            dp_loop_queue(context->loop, &node, 1);
+        } else {
+            dp_loop_submit(context->loop, &node, 1, waits_at_once);
+        }
     }
     return DP_OK;
 }

@@ -29,7 +29,7 @@ typedef struct rank {
     dp_transport_t *transport;
     dp_loop_t *loop;
     dp_loop_node_t node;
-    _Atomic uint32_t state; /* launches so far */
+    _Atomic uint32_t state; /* operations launched so far */
     atomic_int own;         /* those made on the thread below */
     pthread_t thread;
     int drives, rounds;
@@ -83,7 +83,7 @@ static void on_launch(void *user, const dp_output_t *launch)
 
     if (pthread_equal(pthread_self(), rank->thread)) atomic_fetch_add(&rank->own, 1);
     dp_loop_launched(rank->loop, launch->sequence);
-    atomic_fetch_add(&rank->state, 1);
+    atomic_fetch_add(&rank->state, (uint32_t)launch->entry_count);
 }
 
 static void on_fail(void *user, void *request, dp_status_t status, const char *text)
@@ -294,6 +294,37 @@ static void submission_after_idling_is_told_by_its_own_thread(void **state)
     world_end(world);
 }
 
+/* Nobody is woken for a queued one: it is launched with the next submission, or by a thread that
+ * waits for it. */
+static void queued_submission_goes_with_the_next_or_a_wait(void **state)
+{
+    enum { TIMES = 20 };
+    world_t *world = world_start(1, 1);
+    rank_t *rank = world->rank;
+    dp_loop_node_t *first = &rank->node, next = rank->node, *second = &next;
+    uint32_t launches = 0;
+    int alone = 0;
+
+    (void)state;
+    next.submission.name = "norm";
+    for (int i = 0; i < TIMES; i++) {
+        usleep(5000);
+        dp_loop_queue(rank->loop, &first, 1);
+        usleep(2000);
+        alone += atomic_load(&rank->state) > launches;
+        if (i % 2 == 0) {
+            dp_loop_submit(rank->loop, &second, 1, 0);
+            launches += 2;
+        } else {
+            launches++;
+            dp_loop_progress_until(rank->loop, &rank->state, launches, WINDOW_NS, UINT64_MAX);
+        }
+        await(rank, launches);
+    }
+    assert_in_range(alone, 0, TIMES / 2); /* where something else had woken the coordinator */
+    world_end(world);
+}
+
 /* There is no answer to wait for: the time is over, and the world goes on without this thread. */
 static void driving_ends_in_time(void **state)
 {
@@ -350,6 +381,7 @@ int main(void)
         cmocka_unit_test(two_ranks_drive_one_or_both),
         cmocka_unit_test(promise_to_drive_that_is_broken_costs_only_time),
         cmocka_unit_test(submission_after_idling_is_told_by_its_own_thread),
+        cmocka_unit_test(queued_submission_goes_with_the_next_or_a_wait),
         cmocka_unit_test(driving_ends_in_time),
         cmocka_unit_test(backoffs_grow_while_others_are_at_work),
     };
