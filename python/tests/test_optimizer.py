@@ -254,25 +254,30 @@ class Optimizer(unittest.TestCase):
             self.train(net, optimizer, steps=2)
 
     def test_gradients_are_submitted_by_so_many_bytes(self):
-        """Each submission wakes a thread. A burst ends with the gradient that fills it, and with the last one."""
+        """A burst ends with the gradient that fills it, and with the last one. In libdp's memory its last gradient alone
+        wakes libdp's thread."""
         if self.size == 1:
             return
-        begin, ready = Repeated.begin, []
+        begin, ready, waking = Repeated.begin, [], []
 
-        def counting(reduction, tensor):
-            ready.append(sum(gradient.is_started for gradient in optimizer._gradient_of.values()))
-            begin(reduction, tensor)
+        def counting(reduction, tensor, more_follow=False):
+            ready.append(sum(gradient.left == 0 for gradient in optimizer._gradient_of.values()))
+            waking.append(int(not more_follow))
+            begin(reduction, tensor, more_follow)
 
         for keywords in ({}, {"in_place": False}):
-            for most, expected in ((1 << 20, [4, 4, 4, 4]), (4 * (3 + 24 + 8), [3, 3, 3, 4]), (1, [1, 2, 3, 4])):
+            for most, expected, last in ((1 << 20, [4, 4, 4, 4], [0, 0, 0, 1]), (4 * (3 + 24 + 8), [3, 3, 3, 4], [0, 0, 1, 1]),
+                                         (1, [1, 2, 3, 4], [1, 1, 1, 1])):
                 net = model()
                 optimizer = distributed(net, **keywords)
                 self.train(net, optimizer, steps=2)
                 ready.clear()
+                waking.clear()
                 with unittest.mock.patch.object(Repeated, "begin", counting), \
                         unittest.mock.patch("dp.torch.optimizer.BURST_BYTES", most):
                     loss_of(net, 2, self.rank).backward()
                 self.assertEqual(ready, expected)
+                self.assertEqual(waking, last if self.has_arena(optimizer) else [1, 1, 1, 1])
                 optimizer.step()
 
     def test_behind_a_failure_no_gradient_is_in_flight(self):

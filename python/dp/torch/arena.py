@@ -2,7 +2,7 @@
 copy into fused buffers, and norm and overflows come from the reduction itself.
 
 Called by DistributedOptimizer, on the thread that runs backward. A parameter's first gradient of a step is
-copied to its place, and `.grad` becomes a view of it; what further passes add goes there by itself.
+copied to its place, and `.grad` becomes a view of it.
 """
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ class Place:
         """Whether the parameter is what it was when the place was made: of the same type, shape and strides."""
         return self._layout == (param.dtype, param.device, param.size(), param.stride())
 
+    def accepts(self, gradient: Any) -> bool:
+        """Whether it is one as the place was made for, and the view is here."""
+        return gradient is not None and gradient.dtype is self._layout[0] and gradient.is_cpu and not gradient.is_sparse and \
+            gradient.shape == self._layout[2] and self.view.data_ptr() == self.address
+
     def own_view(self) -> torch.Tensor:
         """`view`, made anew where `.grad.data = ...` has given the tensor other memory."""
         if self.view.data_ptr() != self.address:
@@ -82,8 +87,13 @@ class GradientArena:
     def __init__(self, context: dp.Context, group: dp.Group, reduce: int, named: Sequence[tuple[str, Any]]) -> None:
         sizes = [-(-param.numel() * param.element_size() // ALIGNMENT) * ALIGNMENT for _, param in named]
         memory = context.alloc(sum(sizes))
+        self._context, self._group = context, group
         self.places: dict[Any, Place] = {}  # by parameter
         offset = 0
         for (name, param), size in zip(named, sizes):
             self.places[param] = Place(group, reduce, name, param, memory, offset)
             offset += size
+
+    def is_of(self, group: dp.Group | None) -> bool:
+        """Whether gradients are reduced over this group, and its world has not ended."""
+        return self._group is group and self._context._pointer is not None

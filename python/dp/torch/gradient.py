@@ -2,6 +2,7 @@
 threads that run backward and step()."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .reduction import Repeated
@@ -22,12 +23,13 @@ class InFlight:
 class Gradient:
     """A parameter's gradient. The parameter's hook has it, so it must not hold the parameter."""
 
-    __slots__ = ("name", "left", "is_started", "is_missing", "is_measured", "is_shared", "sparse_dim", "place",
-                 "reduction", "tensor", "version", "__weakref__")
+    __slots__ = ("name", "left", "bytes", "is_started", "is_missing", "is_measured", "is_shared", "sparse_dim",
+                 "place", "reduction", "tensor", "version", "__weakref__")
 
     def __init__(self, name: str, passes: int, sparse_dim: int) -> None:
         self.name = name  # in libdp
         self.left = passes  # that accumulate before it is reduced
+        self.bytes: float = math.inf  # that it adds to a burst; at first it waits for no other gradient
         self.is_started = False  # it is reduced
         self.is_missing = False  # this rank had none in this step
         self.is_measured = False  # `reduction` has figures of this step
@@ -49,4 +51,5 @@ class Gradient:
 
     def is_in(self, param: Any) -> bool:
         """Whether `.grad` is what was reduced."""
-        return self.tensor is None or param.grad is None or param.grad is self.tensor and self.is_as_reduced()
+        tensor, found = self.tensor, param.grad
+        return tensor is None or found is None or found is tensor and tensor._version == self.version

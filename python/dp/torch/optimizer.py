@@ -32,8 +32,9 @@ from .reduction import Repeated
 from .replicas import ReplicaCheck
 from .runtime import ProcessSet, global_process_set, world
 
-# Gradients are submitted by so many bytes. Each submission wakes libdp's thread on every rank, which takes a core from
-# backward; a burst wakes it once, and a megabyte travels in less time than backward takes for the next one.
+# Gradients are submitted by so many bytes. Each submission would wake libdp's thread on every rank, which takes a core
+# from backward; a burst wakes it once, and a megabyte travels in less time than backward takes for the next one.
+# A burst ends with the backward pass, as the program may change gradients behind it.
 BURST_BYTES = 1 << 20
 
 
@@ -60,8 +61,8 @@ class _DistributedOptimizer:
         self._frozen: list[Any] = []  # parameters without a hook, as they wanted no gradient so far
         self._gradients: list[tuple[Any, Gradient]] = []  # with their parameters, by name
         self._gradient_of: dict[Any, Gradient] = {}
-        self._held: list[tuple[Any, Gradient, Any]] = []  # with their tensors, to be reduced by `reduction`
-        self._held_bytes = 0
+        self._ready: list[tuple[Any, Gradient, Any]] = []  # with their tensors: complete, and not begun
+        self._ready_bytes = 0.0
         self._in_flight: list[tuple[Any, Gradient]] = []  # by `reduction`
         self._reductions: list[InFlight] = []  # others in flight
         self._functions: list[tuple[Any, Callable[[Any], None]]] = []  # for a parameter's gradient, when it is there
@@ -109,13 +110,13 @@ class _DistributedOptimizer:
         for param in params:
             if param.requires_grad:
                 gradient = Gradient(self._name_of(param), self.backward_passes_per_step,
-                                     int(isinstance(self, torch.optim.SparseAdam)))
+                                    int(isinstance(self, torch.optim.SparseAdam)))
                 self._gradient_of[param] = gradient
                 self._functions.append((param, _weak_hook(self, gradient)))
                 self._hooks.append(add_hook(*self._functions[-1]))
                 before = world.gradient_of.get(id(param))
                 if before is not None:
-                    before.is_shared = True
+                    before.is_shared, before.left = True, 0
                 world.gradient_of[id(param)] = gradient
         self._gradients = sorted(self._gradient_of.items(), key=lambda pair: self._parameter_names.get(pair[0], ""))
 
@@ -136,25 +137,46 @@ class _DistributedOptimizer:
     def _refuse(self, param: Any, gradient: Gradient) -> None:
         name = self._parameter_names.get(param)
         if gradient.is_shared:
-            raise AssertionError(
-                f"{name} belongs to two DistributedOptimizers, and both would "
-                "reduce its gradient: delete the older one, or give one of them all parameters")
-        if gradient.is_started or gradient.left <= 0:
-            raise AssertionError(
-                f"Gradients of {name} were computed more than "
-                "backward_passes_per_step times before call to step(). Increase "
-                "backward_passes_per_step to accumulate gradients locally.")
-        raise AssertionError(f"the gradient of {name} is part of a "
-                             "graph (create_graph=True): reduce it with hvd.allreduce()")
+            raise AssertionError(f"{name} belongs to two DistributedOptimizers, and both would reduce its gradient: "
+                                 "delete the older one, or give one of them all parameters")
+        if param.grad is not None and param.grad.requires_grad:
+            raise AssertionError(f"the gradient of {name} is part of a "
+                                 "graph (create_graph=True): reduce it with hvd.allreduce()")
+        raise AssertionError(f"Gradients of {name} were computed more than backward_passes_per_step times before call to "
+                             "step(). Increase backward_passes_per_step to accumulate gradients locally.")
 
     # ---- Reductions ---------------------------------------------------------------------------
 
-    def _start(self, param: Any, gradient: Gradient) -> None:
+    def _start_ready(self) -> None:
+        """Begins to reduce the gradients that are complete. The usual case, of little Python, is that they have places:
+        libdp's thread wakes up once for all of them."""
+        has_places = self._arena is not None and world.is_initialized and self._arena.is_of(self._process_set.group)
+        placed, others = [], []
+        for param, gradient, tensor in self._ready:
+            place = gradient.place
+            if not has_places or place is None or not place.accepts(tensor):
+                others.append((param, gradient, tensor))
+                continue
+            if tensor is not place.view:
+                place.view.copy_(tensor)
+            param.grad = place.view
+            gradient.is_started = gradient.is_measured = True
+            gradient.is_missing = False
+            gradient.keep(place.view)
+            placed.append((param, gradient))
+        self._ready, self._ready_bytes = others, 0.0
+        for pair in placed:
+            gradient = pair[1]
+            gradient.reduction.begin(gradient.tensor, more_follow=pair is not placed[-1])  # type: ignore[union-attr]
+            self._in_flight.append(pair)
+        while others:
+            self._start(*others.pop(0))
+
+    def _start(self, param: Any, gradient: Gradient, tensor: Any) -> None:
         """The gradient is complete. One of a group waits for the others."""
-        gradient.is_started = True
-        gradient.is_missing = param.grad is None
-        gradient.is_measured = False
-        gradient.tensor = None
+        param.grad, gradient.tensor = tensor, None  # it may have been dropped meanwhile, perhaps on this rank alone
+        gradient.is_started, gradient.is_measured = True, False
+        gradient.is_missing = tensor is None
         if self._is_plain and self._reduce_plain(param, gradient):
             return
         members = self._groups.get(param)
@@ -166,11 +188,8 @@ class _DistributedOptimizer:
             self._reduce(members)
 
     def _reduce_plain(self, param: Any, gradient: Gradient) -> bool:
-        """The usual case, of little Python: dense, in host memory, alone, as it is. False: it is another."""
-        place = gradient.place
-        if place is not None:
-            if param.grad is not place.view or place.view.data_ptr() != place.address:
-                place = self._place(param, gradient)
+        """Dense, in host memory, alone, as it is. False: it is another."""
+        place = None if gradient.place is None else self._place(param, gradient)
         tensor = param.grad
         if tensor is None:
             tensor = param.grad = self._zeros(param)
@@ -185,23 +204,13 @@ class _DistributedOptimizer:
                                                           ops._REDUCE[self._op], shape_tag(tensor.shape))
             except dp.InvalidError as error:
                 raise ValueError(f"the gradient of {self._parameter_names.get(param)}: {error}") from error
+        gradient.bytes = reduction.bytes
         gradient.keep(tensor)
         gradient.is_measured = True
         # Outside of libdp's memory `.grad.data = ...` would free what is being reduced; a detached tensor keeps it.
-        self._held.append((param, gradient, tensor if place is not None else tensor.detach()))
-        self._held_bytes += reduction.bytes
-        if self._held_bytes >= BURST_BYTES or len(self._held) + len(self._in_flight) == len(self._gradients):
-            self._submit_held()
+        reduction.begin(tensor if place is not None else tensor.detach())
+        self._in_flight.append((param, gradient))
         return True
-
-    def _submit_held(self) -> None:
-        """Submits the gradients that _reduce_plain() has held back, one behind the other, so that libdp's thread wakes up
-        once for all of them."""
-        self._held_bytes = 0
-        while self._held:
-            param, gradient, tensor = self._held.pop(0)
-            gradient.reduction.begin(tensor)  # type: ignore[union-attr]
-            self._in_flight.append((param, gradient))
 
     def _place(self, param: Any, gradient: Gradient) -> Any:
         """Brings `.grad` to its place. None: there is none any more, as the parameter's type or shape is another."""
@@ -292,7 +301,7 @@ class _DistributedOptimizer:
 
     def _is_under_way(self) -> bool:
         """Whether gradients wait for synchronize()."""
-        return bool(self._held or self._in_flight or self._reductions)
+        return bool(self._ready or self._in_flight or self._reductions)
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; those that did not come count as zeros."""
@@ -305,18 +314,17 @@ class _DistributedOptimizer:
         if not self._is_distributed():
             return
         self._register_unfrozen()
-        for param, gradient in self._gradients:
-            if not gradient.is_started:
-                self._start(param, gradient)
-        reductions, self._reductions = self._reductions, []
         self._found, failure = None, None
         try:
-            self._submit_held()
+            self._start_ready()
+            self._ready = [(param, gradient, param.grad) for param, gradient in self._gradients if not gradient.is_started]
+            self._start_ready()
             self._found = self._finish_plain()
         except HorovodInternalError as error:
             failure = error
         finally:
             self._reset()
+        reductions, self._reductions = self._reductions, []
         for reduction in reductions:  # also behind a failure: none may be in flight afterwards
             try:
                 self._finish(reduction)
@@ -353,13 +361,13 @@ class _DistributedOptimizer:
 
     def _reset(self) -> None:
         """No gradient is there."""
+        self._ready, self._ready_bytes = [], 0.0
         for _, gradient in self._gradients:
             gradient.is_started = False
-            gradient.left = self.backward_passes_per_step
+            gradient.left = 0 if gradient.is_shared else self.backward_passes_per_step
 
     def _finish_plain(self) -> Found:
-        """Waits for those of _reduce_plain(); what was found of them. HorovodInternalError: one
-        failed; none is in flight then."""
+        """Waits for those in flight; what was found of them. HorovodInternalError: one failed; none is in flight then."""
         squares, nonfinite, failure = [], 0, None
         in_flight, self._in_flight = self._in_flight, []
         for param, gradient in in_flight:
@@ -422,11 +430,10 @@ class _DistributedOptimizer:
         """L2 norm of all gradients of the last synchronize(), before clipping; inf behind an overflow.
         The reduction has found it already for dense gradients in host memory."""
         if self._norm is None:
-            self._norm = self._measure_norm()
+            self._norm = self._norm_of(*self._figures())
         return self._norm
 
-    def _measure_norm(self) -> float:
-        found, others = self._figures()
+    def _norm_of(self, found: Found | None, others: list) -> float:
         squares = 0.0 if found is None else (found.norm / self._divisor) ** 2
         norms = [torch.linalg.vector_norm(one, dtype=torch.promote_types(one.dtype, torch.float32)) for one in others]
         squares += sum(float(one) ** 2 for one in norms)
@@ -442,18 +449,18 @@ class _DistributedOptimizer:
         """Divides the gradients by what the loss was multiplied with, and clips them: one pass at most.
         Called once behind synchronize(), by step() or by hvd.GradScaler."""
         factor = 1.0 / divisor
+        found, others = self._figures()
         if self._clip > 0.0:
-            self._norm = self._measure_norm() / divisor
+            self._norm = self._norm_of(found, others) / divisor
             factor *= min(1.0, self._clip / max(self._norm, 1e-30))
         self._divisor = divisor
         self._is_scaled = True
         if factor == 1.0:
             return
-        is_found = self._figures()[0] is not None
         gradients = [_values(param) for group in self.param_groups for param in group["params"] if param.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, factor)
-        if is_found:  # they are what was found, but for the divisor
+        if found is not None:  # they are what was found, but for the divisor
             for _, gradient in self._gradients:
                 if gradient.tensor is not None:
                     gradient.keep(gradient.tensor)
@@ -625,15 +632,18 @@ def _weak_hook(optimizer: _DistributedOptimizer, gradient: Gradient) -> Callable
         if living is None:
             return
         tensor = param.grad
-        if gradient.is_shared or gradient.is_started or gradient.left <= 0 or \
-                tensor is not None and tensor.requires_grad:
+        if gradient.left <= 0 or tensor is not None and tensor.requires_grad:
             living._refuse(param, gradient)
         living._is_synchronized = False
         gradient.left -= 1
-        if gradient.left == 0:
-            living._start(param, gradient)
-        elif gradient.place is not None and tensor is not gradient.place.view:
-            living._place(param, gradient)
+        if gradient.left > 0:
+            return
+        if not living._ready:  # at the end of this backward pass what is left
+            torch.autograd.Variable._execution_engine.queue_callback(living._start_ready)
+        living._ready.append((param, gradient, tensor))
+        living._ready_bytes += gradient.bytes
+        if living._ready_bytes >= BURST_BYTES or not param.is_cpu:
+            living._start_ready()
 
     return on_gradient
 

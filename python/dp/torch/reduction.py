@@ -205,7 +205,8 @@ class Repeated:
     """The average or sum of a tensor in each step, in place and under one name: the arguments of libdp's calls are
     converted once. Of one thread at a time, which waits for it before it begins it again."""
 
-    __slots__ = ("tensor", "found", "bytes", "_context", "_group", "_dtype", "_shape", "_handle", "_source", "_target", "_arguments", "_waiting")
+    __slots__ = ("tensor", "found", "bytes", "_context", "_group", "_dtype", "_shape", "_handle", "_source", "_target", "_arguments",
+                 "_arguments_before_more", "_waiting")
 
     def __init__(self, group: dp.Group, name: str, like: Any, reduce: int, tag: int) -> None:
         """like: a tensor of the type and shape; the others are as it is."""
@@ -216,9 +217,11 @@ class Repeated:
         self._group = group
         self._dtype, self._shape = like.dtype, like.shape
         self._handle = ctypes.c_void_p()
-        options = make_options(reduce, 1.0, 1.0, "default", 0, False, reduce == dp.AVERAGE, None, tag)
+        options, before_more = (make_options(reduce, 1.0, 1.0, "default", 0, False, reduce == dp.AVERAGE, None, tag, more)
+                                for more in (False, True))
         self._arguments = _c.converted("dp_allreduce", group.pointer, name.encode()[:NAME_BYTES], 0, 0, like.numel(),
                                        torch_type(like.dtype), options, self._handle)
+        self._arguments_before_more = (*self._arguments[:6], ctypes.byref(before_more), self._arguments[7])
         self._source, self._target = self._arguments[2:4]
         self._waiting = (self._handle, ctypes.c_double(SLICE_S), ctypes.byref(self.found))
 
@@ -227,10 +230,11 @@ class Repeated:
         return self._group is group and tensor.dtype is self._dtype and tensor.shape == self._shape and \
             self._context._pointer is not None
 
-    def begin(self, tensor: Any) -> None:
-        """Reduces it where it lies. HorovodInternalError: it cannot be submitted."""
+    def begin(self, tensor: Any, more_follow: bool = False) -> None:
+        """Reduces it where it lies. more_follow: the caller begins another one at once. HorovodInternalError: it cannot be
+        submitted."""
         self._source.value = self._target.value = tensor.data_ptr()
-        status = _allreduce(*self._arguments)
+        status = _allreduce(*(self._arguments_before_more if more_follow else self._arguments))
         if status != 0:
             raise HorovodInternalError(str(errors.make(status, self._context.error_text())))
         self.tensor = tensor
