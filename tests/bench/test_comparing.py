@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "python")]
 sys.dont_write_bytecode = True
 
-from comparing import latency, parts, peers, plot, steps, table  # noqa: E402
+from comparing import latency, pairs, parts, peers, plot, steps, table  # noqa: E402
 from comparing.ways import PLACES, Figures, Lab, Way, place_shares  # noqa: E402
 from measuring import link, process  # noqa: E402
 from measuring.process import (Beside, Failed, Late, adopt_orphans, children,  # noqa: E402
@@ -107,6 +107,19 @@ class TableTest(unittest.TestCase):
         rows = table.idle_rows(found)
         self.assertTrue(self.met(rows, "4 B after idling"))
         self.assertTrue(self.met(rows, "CPU while idle"))
+
+    def test_pairs_are_judged_by_time_where_small_and_beside_mpi_where_large(self):
+        found = {"rows": pairs.read(
+            "noise\n"
+            "alltoall 1024 bytes, arena memory: MPI 0.95 us, libdp 2.40 us, libdp / MPI 2.53\n"
+            "alltoall 1024 bytes, ordinary memory: MPI 0.95 us, libdp 3.40 us, libdp / MPI 3.58\n"
+            "sendrecv 65536 bytes, ordinary memory: MPI 4.00 us, libdp 4.40 us, libdp / MPI 1.10\n"
+            "sendrecv 65536 bytes, arena memory: MPI 4.00 us, libdp 2.70 us, libdp / MPI 0.68\n")}
+        rows = table.pair_rows(found)
+        self.assertEqual([row.met for row in rows], [True, False, False, True])
+        self.assertEqual(rows[2].what, "sendrecv, 64 KiB, ordinary memory, ordered")
+        self.assertEqual(rows[2].ratio, "1.10")
+        self.assertIsNone(table.pair_rows({"rows": []})[0].met)
 
     def test_latency_lines_are_read(self):
         found = latency.empty()

@@ -5,7 +5,7 @@ A part fills what empty() gave, figure by figure, so that what it has is kept wh
 import os
 from dataclasses import dataclass, field
 
-from comparing import latency, link, plot, steps, table
+from comparing import latency, link, pairs, plot, steps, table
 from measuring.process import Failed, Late, only_row, rank_environments, run_all
 from comparing.ways import RING, YIELD, Figures
 
@@ -134,6 +134,7 @@ PARTS = {
                  lambda lab, options, found: latency.measure(lab, 1 if options.quick else 2, found),
                  table.idle_rows, dict),
     "crowded": Part(20, _no_figures, _crowded, table.crowded_rows),
+    "pairs": Part(30, lambda _: {"rows": []}, pairs.measure, table.pair_rows, dict),
     "gradients": Part(45, lambda _: Gradients(), _gradients,
                       lambda found: table.gradient_rows(found.ways, found.ddp),
                       lambda found: {"ways": found.ways.rows, "ddp": found.ddp}, horovod=40,

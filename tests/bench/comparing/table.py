@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 
 from comparing import latency as idle
+from comparing import pairs
 from comparing.plot import size_text
 from comparing.ways import HOROVOD, PLACES, median_of, place_shares
 
@@ -130,6 +131,21 @@ def crowded_rows(crowded):
         rows.append(absent(what, target) if ours is None else
                     Row(what, target, time_text(ours), others or "-",
                         f"{ours / best:.2f}" if best else "-", ours <= limit))
+    return rows
+
+
+def pair_rows(found):
+    """Ordered sends and collectives beside OpenMPI's, in one pair of processes."""
+    if not found["rows"]:
+        return [absent("OpenMPI and libdp in one pair of processes", "<= OpenMPI's",
+                       found.get("why", "not measured"))]
+    rows = []
+    for what, size, memory, mpi, ours in found["rows"]:
+        small = size <= pairs.SMALL
+        rows.append(Row(f"{what}, {size_text(size)}, {memory} memory, ordered",
+                        f"<= {time_text(pairs.SMALL_US)}" if small else "<= OpenMPI's",
+                        time_text(ours), f"OpenMPI: {time_text(mpi)}", f"{ours / mpi:.2f}",
+                        ours <= (pairs.SMALL_US if small else mpi)))
     return rows
 
 

@@ -80,6 +80,10 @@ class Lab:
             except Failed as error:
                 setattr(self.peers, name, False)
                 self.note(name, error)
+        if self.peers.openmpi:
+            run(["mpicc.openmpi", *FLAGS, f"{peers}/pair_mpi.c", loop, "-o",
+                 self.path("pair_mpi"), f"-L{self.build}", "-ldp", f"-Wl,-rpath,{self.build}"],
+                120, cwd=self.root)
 
     def ours(self, memory, label=None, settings=(), arguments=()):
         dprun = [os.path.join(self.build, "dprun"), "--no-prefix", *settings]
