@@ -28,7 +28,7 @@ dp_status_t dp_pipeline_create(const dp_config_t *config, int rank, int ranks, d
     if (pipeline == NULL) return DP_ERR_NO_MEMORY;
     pipeline->rank = rank;
     pipeline->ranks = ranks;
-    pipeline->spin_ns = config->spin_ns;
+    pipeline->spin_ns = dp_config_idle_spin_ns(config);
     pipeline->limits = (dp_plan_limits_t){
         .buffer_bytes = dp_max(config->fusion_bytes, dp_plan_least_buffer_bytes(ranks)),
         .alignment = ALIGNMENT,

@@ -92,8 +92,8 @@ typedef struct dp_loop_options {
     dp_transport_t *transport; /* borrowed; created, its address exchanged, connected */
     const dp_log_t *log;
     dp_trace_t *trace; /* may be NULL */
-    /* The coordinator thread backs off while others make rounds. 0 where ranks have no core of
-     * their own: then waiting threads do not poll, and backing off would only add latency. */
+    /* The coordinator thread backs off while others make rounds. 0 where waiting threads do not
+     * poll (DP_SPIN=0): backing off would only add latency. */
     int may_back_off;
     dp_loop_callbacks_t callbacks;
     dp_loop_peer_check_t peer_check; /* zeroed: none */

@@ -84,8 +84,8 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_c
     int makes_round;
 
     dp_inbox_submit(&loop->inbox, nodes, node_count);
-    /* Where ranks share cores, a round here costs no more than to wake the coordinator for it. So
-     * it does where that thread is asleep: the round tells the parent, and the answer finds this
+    /* Where nobody polls, a round here costs no more than to wake the coordinator for it. So it
+     * does where that thread is asleep: the round tells the parent, and the answer finds this
      * thread in its wait, or wakes the coordinator by the doorbell. At the root a round may launch,
      * which is left to the waiting thread: it carries the operation out, too. */
     makes_round = waits_at_once &&

@@ -73,6 +73,8 @@ typedef struct dp_config {
     char ucx_devices[64];      /* UCX_DEVICES: of the data plane; "": by NET_INTERFACE */
     char net_interface[16];    /* NET_INTERFACE: to other nodes; dp_init() fills in "" */
     int net_version;           /* of IP there, 4 or 6; dp_init() finds it; 0: either */
+    int takes_turns;           /* dp_init() finds out: ranks share cores, so a thread that polls
+                                  offers its core to another one at each look */
     int nccl_ctas;             /* NCCL_CTAS: most blocks a collective may take; 0: NCCL's */
     uint64_t nccl_limit_ns;    /* NCCL_LIMIT: of an operation on the device; 0: none */
     uint64_t nccl_abort_ns;    /* NCCL_ABORT: of an abort, then the process ends */
@@ -96,6 +98,13 @@ typedef struct dp_config {
     char secret_file[DP_CONFIG_TEXT_MAX]; /* SECRET_FILE: likewise, for several nodes */
     uint8_t source[64];                   /* dp_config_source_t of each setting, as in the table */
 } dp_config_t;
+
+/* How long a thread polls that only expects work: where ranks share cores it leaves its core to
+ * those that have some. */
+static inline uint64_t dp_config_idle_spin_ns(const dp_config_t *config)
+{
+    return config->takes_turns ? 0 : config->spin_ns;
+}
 
 /* A setting, as dprun and the reference page see it. */
 typedef struct dp_setting {

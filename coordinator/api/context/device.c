@@ -50,7 +50,7 @@ static dp_status_t create_plugged_device(dp_context_t *context, dp_error_t *erro
     const dp_device_options_t options = {.local_rank = topology->local_rank[context->rank],
                                          .local_size =
                                              topology->node_size[topology->node[context->rank]],
-                                         .spin_ns = context->config.spin_ns};
+                                         .spin_ns = dp_config_idle_spin_ns(&context->config)};
     dp_status_t status =
         context->plugin->device_create(&options, &context->log, &context->device, error);
 
@@ -70,7 +70,7 @@ dp_status_t dp_context_make_device(dp_context_t *context, dp_error_t *error)
     dp_status_t status;
 
     if (context->plugin != NULL) return create_plugged_device(context, error);
-    status = dp_device_host_create(config->spin_ns, &context->log, &context->device);
+    status = dp_device_host_create(dp_config_idle_spin_ns(config), &context->log, &context->device);
     if (status != DP_OK) return dp_error_set(error, status, "no memory for the host device");
     return dp_engine_cpu_create(context->bootstrap, &context->topology, context->device, config,
                                 &context->log, context->trace, &context->engine, error);

@@ -183,7 +183,7 @@ static dp_status_t count_cores(dp_context_t *context, const rank_hello_t *all, d
     dp_log_debug(&context->log, "ranks on this machine %d, cores for each %d%s", count,
                  context->cores_each,
                  context->cores_each >= POLLING_THREADS ? " or more"
-                 : context->cores_each == 0             ? ": they take turns, none polls"
+                 : context->cores_each == 0             ? ": they take turns"
                                                         : "");
     return DP_OK;
 }

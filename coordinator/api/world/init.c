@@ -181,13 +181,14 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
     return status;
 }
 
-/* Threads may poll only where each rank has a core of its own; elsewhere they would keep the rank
- * they wait for off its core. Every other part of libdp takes its time to poll from here. */
+/* Where ranks share cores, a thread that waits for another rank polls, but offers its core to that
+ * rank at each look; threads that only expect work do not poll, as nobody waits for them yet. Every
+ * other part of libdp takes its time to poll from here. */
 static void choose_spin_times(dp_context_t *context)
 {
     /* Two polling threads a rank: its program's and its coordinator's, or the data plane's. */
     context->waiting.spin_ns = context->cores_each >= 2 ? context->config.spin_ns : 0;
-    if (context->cores_each == 0) context->config.spin_ns = 0;
+    context->config.takes_turns = context->cores_each == 0;
     context->waiting.progress_ns = context->config.spin_ns;
 }
 

@@ -53,6 +53,7 @@ void dp_control_node_init(dp_control_node_t *node, dp_arena_t *arena, void *memo
                                 .self = self,
                                 .count = count,
                                 .spin_ns = spin_ns,
+                                .polls = POLLS,
                                 .is_aborted = is_aborted,
                                 .ranks = ranks,
                                 .activity = activity};
@@ -153,7 +154,7 @@ static void poll_for_rank(const dp_control_t *control, int other, uint64_t give_
         uint64_t now;
 
         dp_spin_pause();
-        if (polls % POLLS != 0) continue;
+        if (polls % control->node->polls != 0) continue;
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
         if (now - start_ns >= spin_ns || now >= give_up_ns || is_aborted(control)) return;

@@ -141,6 +141,7 @@ typedef struct dp_control_node {
     int self; /* local rank of the world, as are all here */
     int count;
     uint64_t spin_ns;
+    unsigned polls;                /* looks between two offers of the core to another thread */
     const _Atomic int *is_aborted; /* not 0: stop waiting; borrowed */
     const int *ranks;              /* [count] of the world; borrowed */
     dp_activity_t *activity;       /* borrowed */

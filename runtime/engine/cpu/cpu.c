@@ -524,8 +524,10 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     dp_direct_ready(engine->direct);
     status = connect_world(engine, config, deadline_ns, error);
     if (status != DP_OK) return status;
-    for (int i = 0; i < DP_LANE_COUNT; i++)
+    for (int i = 0; i < DP_LANE_COUNT; i++) {
         engine->lanes[i].control.spin_ns = config->spin_ns;
+        if (config->takes_turns) engine->lanes[i].control.polls = 1;
+    }
     dp_log_debug(engine->log, "engine cpu: local rank %d of %d, node %d of %d, spin %llu ns, %s",
                  engine->local_rank, engine->lanes[0].control.count, topology->node[engine->rank],
                  topology->node_count, (unsigned long long)config->spin_ns, dp_kernels_name());

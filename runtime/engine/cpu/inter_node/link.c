@@ -38,6 +38,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -508,7 +509,7 @@ static void idle(dp_ucx_link_t *link)
     if (link->is_cut) return;
     while (link->spin_ns != 0 && dp_now_ns() - start_ns < link->spin_ns) {
         if (dp_ucx_link_progress(link) != 0) return;
-        dp_spin_pause();
+        (void)sched_yield(); /* the rank that is to send may share this core */
     }
     if (dp_ucx_link_progress(link) != 0) return;
     if (ucp_worker_arm(link->worker) != UCS_OK) return;
