@@ -117,12 +117,16 @@ void dp_launch_queue_fini(dp_launch_queue_t *queue)
  *   read progress_threads
  *
  * So of two that cross, at least one sees the other: no launch is left in the queue while nobody
- * looks at it.
+ * looks at it. A launch thread that rests wakes by itself and looks, so a launch whose waiter is
+ * only likely to come waits for it no longer than that.
  */
-void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, int progress_follows)
+void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, dp_queue_wake_t wake)
 {
+    if (wake != DP_QUEUE_PROGRESS_FOLLOWS)
+        atomic_store(&queue->is_awaited, wake == DP_QUEUE_PROGRESS_LIKELY);
     atomic_fetch_add(&queue->doorbell, 1);
-    if (progress_follows) return;
+    if (wake == DP_QUEUE_PROGRESS_FOLLOWS) return;
+    if (wake == DP_QUEUE_PROGRESS_LIKELY && atomic_load(&queue->is_resting) != 0) return;
     if (atomic_load(&queue->is_asleep) != 0 && atomic_load(&queue->progress_threads) == 0)
         dp_futex_wake(&queue->doorbell);
 }
@@ -167,6 +171,10 @@ int dp_launch_queue_is_empty(dp_launch_queue_t *queue)
 void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
                          int progress_follows)
 {
+    const dp_queue_wake_t wake = progress_follows          ? DP_QUEUE_PROGRESS_FOLLOWS
+                                 : launch->is_awaited_soon ? DP_QUEUE_PROGRESS_LIKELY
+                                                           : DP_QUEUE_WAKE;
+
     launch->next = NULL;
     atomic_fetch_add_explicit(&queue->pending, 1, memory_order_relaxed);
     pthread_mutex_lock(&queue->pipeline->lock);
@@ -174,7 +182,7 @@ void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
     queue->last = &launch->next;
     queue->queued++;
     pthread_mutex_unlock(&queue->pipeline->lock);
-    dp_launch_queue_ring_doorbell(queue, progress_follows);
+    dp_launch_queue_ring_doorbell(queue, wake);
 }
 
 size_t dp_pipeline_pending(const dp_pipeline_t *pipeline)

@@ -103,7 +103,9 @@ typedef struct dp_pipeline_launch {
     dp_lane_t lane; /* an ordered one: the group's own; else the pipeline chooses it */
     struct dp_pipeline_launch *next; /* the pipeline's, likewise below */
     size_t item_room;
-    int opens_gather_lane;            /* it has its group's first allgather */
+    int opens_gather_lane; /* it has its group's first allgather */
+    int is_awaited_soon; /* the thread that submits it will probably wait for it at once, and so run
+                            it: the launch thread need not wake before it would by itself */
     struct dp_pipeline_launch *whole; /* this is a part of that one, cut off for the gather lane */
     _Atomic int parts_left;           /* of a launch that was cut: not over; else 0 */
 } dp_pipeline_launch_t;

@@ -22,6 +22,13 @@
 
 typedef struct dp_fusion_job dp_fusion_job_t;
 
+/* Whether the launch thread has to wake for a launch. */
+typedef enum dp_queue_wake {
+    DP_QUEUE_WAKE,
+    DP_QUEUE_PROGRESS_LIKELY, /* not if it rests: a waiting thread will probably come before */
+    DP_QUEUE_PROGRESS_FOLLOWS /* no: a thread is about to run the queue */
+} dp_queue_wake_t;
+
 /* Launches in their order, and who runs them. */
 typedef struct dp_launch_queue {
     dp_pipeline_t *pipeline;
@@ -41,6 +48,8 @@ typedef struct dp_launch_queue {
     /* how the launch thread is woken: see dp_launch_queue_ring_doorbell() */
     _Atomic uint32_t doorbell; /* grows when the launch thread has something to look at; a futex */
     _Atomic uint32_t is_asleep;
+    _Atomic uint32_t is_resting;       /* it wakes by itself soon */
+    _Atomic uint32_t is_awaited;       /* a waiting thread will probably run what is queued */
     _Atomic uint32_t progress_threads; /* threads that will run the queue themselves */
     _Atomic int is_stopping;
     _Atomic size_t pending; /* launches submitted and not finished */
@@ -111,8 +120,7 @@ void dp_launch_queue_add(dp_launch_queue_t *queue, dp_pipeline_launch_t *launch,
 dp_pipeline_launch_t *dp_launch_queue_take(dp_launch_queue_t *queue);
 /* The same without taking it. *is_next: no launch before it is still running. */
 const dp_pipeline_launch_t *dp_launch_queue_peek(dp_launch_queue_t *queue, int *is_next);
-/* progress_follows: the caller is about to run the queue, the launch thread need not wake. */
-void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, int progress_follows);
+void dp_launch_queue_ring_doorbell(dp_launch_queue_t *queue, dp_queue_wake_t wake);
 /* 1 when nothing is queued behind the launch that is being run. */
 int dp_launch_queue_is_empty(dp_launch_queue_t *queue);
 

@@ -10,12 +10,15 @@
  */
 #include "fusion/bucket.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
-#define POLLS 32 /* between two looks at the clock */
+#define POLLS 32         /* between two looks at the clock */
+#define REST_NS 1000000u /* of a launch thread in whose place waiting threads run the launches */
+#define RELEASE_NS 20000u
 
 /*
  * Polls for spin_ns, then sleeps, until the doorbell has another value than `heard`. The polling
@@ -41,6 +44,19 @@ static void await_doorbell(dp_launch_queue_t *queue, uint32_t heard)
         }
         atomic_store(&queue->is_asleep, 0);
     }
+}
+
+/* Leaves what is queued to the waiting thread that probably comes for it, for REST_NS at most.
+ * 1: more came meanwhile of which the same is true. */
+static int rest(dp_launch_queue_t *queue, uint32_t heard)
+{
+    if (!atomic_exchange(&queue->is_awaited, 0)) return 0;
+    atomic_store(&queue->is_resting, 1);
+    atomic_store(&queue->is_asleep, 1);
+    if (atomic_load(&queue->doorbell) == heard) dp_futex_wait(&queue->doorbell, heard, REST_NS);
+    atomic_store(&queue->is_asleep, 0);
+    atomic_store(&queue->is_resting, 0);
+    return atomic_load(&queue->is_awaited) != 0;
 }
 
 /* ---- The launch thread ---------------------------------------------------------------------- */
@@ -136,13 +152,30 @@ void dp_pipeline_progress_begin(dp_pipeline_t *pipeline, dp_lane_t lane)
     atomic_fetch_add(&pipeline->lanes[lane].queue->progress_threads, 1);
 }
 
+/* The launch thread wakes a waiter while it holds the lock still, so the waiter offers it the core
+ * for a moment. No longer: another thread's launch may hold the lock for as long as it takes. */
+static int acquire_progress(dp_launch_queue_t *queue, const _Atomic uint32_t *state,
+                            uint32_t reached)
+{
+    uint64_t until_ns;
+
+    if (pthread_mutex_trylock(&queue->progress_lock) == 0) return 1;
+    until_ns = dp_now_ns() + RELEASE_NS;
+    do {
+        if (atomic_load_explicit(state, memory_order_acquire) >= reached) return 0;
+        (void)sched_yield();
+        if (pthread_mutex_trylock(&queue->progress_lock) == 0) return 1;
+    } while (dp_now_ns() < until_ns);
+    return 0;
+}
+
 int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic uint32_t *state,
                          uint32_t reached, uint64_t give_up_ns)
 {
     dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
     int did = 0;
 
-    if (pthread_mutex_trylock(&queue->progress_lock) != 0) return 0;
+    if (!acquire_progress(queue, state, reached)) return 0;
     while (
         atomic_load_explicit(state, memory_order_acquire) < reached &&
         (give_up_ns == UINT64_MAX ? run_next_launch(queue) : run_brief_launch(queue, give_up_ns)))
@@ -150,7 +183,7 @@ int dp_pipeline_progress(dp_pipeline_t *pipeline, dp_lane_t lane, const _Atomic 
     pthread_mutex_unlock(&queue->progress_lock);
     /* A launch may have come while this thread held the lock. Its own waiter found the lock taken
      * and went to sleep, and its submitter woke nobody: so the launch thread has to. */
-    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, 0);
+    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, DP_QUEUE_WAKE);
     return did;
 }
 
@@ -166,7 +199,7 @@ void dp_pipeline_wake(dp_pipeline_t *pipeline, dp_lane_t lane)
 {
     dp_launch_queue_t *queue = pipeline->lanes[lane].queue;
 
-    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, 0);
+    if (!dp_launch_queue_is_empty(queue)) dp_launch_queue_ring_doorbell(queue, DP_QUEUE_WAKE);
 }
 
 static void *launch_main(void *argument)
@@ -178,6 +211,8 @@ static void *launch_main(void *argument)
         uint32_t heard = atomic_load(&queue->doorbell);
         int did;
 
+        if (rest(queue, heard)) continue;
+        heard = atomic_load(&queue->doorbell);
         pthread_mutex_lock(&queue->progress_lock);
         did = run_next_launch(queue);
         pthread_mutex_unlock(&queue->progress_lock);
@@ -208,7 +243,7 @@ void dp_launch_queue_stop(dp_launch_queue_t *queue)
 {
     if (!queue->is_started) return;
     atomic_store(&queue->is_stopping, 1);
-    dp_launch_queue_ring_doorbell(queue, 0);
+    dp_launch_queue_ring_doorbell(queue, DP_QUEUE_WAKE);
     pthread_join(queue->thread, NULL);
     queue->is_started = 0;
 }

@@ -254,6 +254,7 @@ void world_launch_rank(world_t *world, int rank, world_op_t *ops, size_t count, 
     for (size_t i = 0; i < count; i++)
         launch->items[i] = make_item(world, &ops[i], rank);
     launch->sequence = sequence;
+    launch->is_awaited_soon = world->is_awaited_soon;
     if (count > 0 && ops->group != NULL && ops->collective != DP_COLLECTIVE_GROUP_CREATE) {
         launch->group = &ops->group->own[rank];
     }

@@ -78,6 +78,7 @@ typedef struct world {
     pthread_mutex_t lock;
     pthread_cond_t change;
     uint64_t sequence;
+    int is_awaited_soon;                                         /* of the launches */
     void (*on_done)(void *user, const dp_pipeline_done_t *done); /* a test's own look */
     void *user;
 } world_t;

@@ -51,6 +51,9 @@ struct dp_group {
                                                   so that no tensor's name collides */
     size_t live_count;                       /* operations not over */
     size_t request_count;                    /* requests and handles that know a state of names */
+    _Atomic uint64_t submitted_ns; /* of an ordered group: when its last operation that travels
+                                      alone was submitted; for waits_soon */
+    _Atomic int waits_soon;        /* and the program waited for it at once; a hint, any thread */
     unsigned unnamed; /* of an ordered group: operations without a name since its last launch */
     int is_joined;    /* dp_join() was called and is not over */
     int is_closed;    /* dp_group_destroy() was called: nothing more is submitted */

@@ -153,6 +153,8 @@ static dp_handle_t *fill_launch(const dp_context_t *context, const dp_output_t *
         out->group = &first->group->plane;
     if (first->program_op.group != NULL) {
         out->lane = first->group->plane.own_lane;
+        out->is_awaited_soon =
+            atomic_load_explicit(&first->group->waits_soon, memory_order_relaxed);
         first->group->unnamed = 0;
     }
     for (size_t i = 0; i < launch->entry_count; i++) {

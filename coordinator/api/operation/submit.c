@@ -19,6 +19,7 @@
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stage.h"
 #include "coordinator/api/operation/stream.h"
+#include "fusion/plan.h"
 #include "runtime/base/inject.h"
 
 static const dp_options_t default_options = DP_OPTIONS_INIT;
@@ -499,6 +500,8 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         dp_direct_submit(request);
     } else if (request->program_op.group != NULL) {
         dp_program_submit(context->program, &request->program_op);
+        if (dp_plan_is_alone(what.collective))
+            atomic_store_explicit(&group->submitted_ns, dp_now_ns(), memory_order_relaxed);
     } else {
         /* A barrier ends the bucket: its waiters count on what was submitted before it. */
         if (dp_group_is_ordered(group)) dp_program_wait_all(context->program, &group->ordered);

@@ -18,7 +18,11 @@
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stream.h"
 #include "coordinator/api/operation/stream_span.h"
+#include "fusion/plan.h"
 #include "runtime/base/thread.h"
+
+#define SOON_NS                                                                                    \
+    100000u /* from a submission to the wait for it: there is little to compute meanwhile */
 
 /* NaN is a mistake of the program, neither a short time nor a long one. */
 static dp_status_t check_seconds(dp_context_t *context, const char *call, double seconds)
@@ -68,6 +72,20 @@ static int may_progress(const dp_handle_t *request, uint64_t deadline)
     return deadline == UINT64_MAX ||
            dp_pipeline_is_brief(context->pipeline, plane_of(request), request->collective,
                                 (size_t)request->bytes);
+}
+
+/* Whether the program waits at once for what its submission launches: then the next launch is left
+ * to the wait for it, which saves to wake the launch thread. From the end of the submission: to
+ * wake that thread may take the core from this one. */
+static void learn_habit(const dp_handle_t *handle, double seconds)
+{
+    const uint64_t now = dp_now_ns();
+    dp_group_t *group = handle->group;
+    const uint64_t since = atomic_load_explicit(&group->submitted_ns, memory_order_relaxed);
+
+    atomic_store_explicit(&group->waits_soon,
+                          now - since < SOON_NS && may_progress(handle, deadline_of(seconds, now)),
+                          memory_order_relaxed);
 }
 
 /* Does the coordinator's work on this thread until the request is launched, and then its launch.
@@ -264,6 +282,8 @@ static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_resul
     if (status == DP_OK) status = check_seconds(context, "dp_wait", seconds);
     if (status == DP_OK) status = check_owner(handle, "dp_wait");
     if (status != DP_OK) return status;
+    if (handle->program_op.group != NULL && dp_plan_is_alone(handle->collective))
+        learn_habit(handle, seconds);
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         if (seconds == 0.0) look(handle);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))

@@ -62,6 +62,24 @@ static void pipeline_reduces_every_type_and_operation(void **unused)
     free(ops);
 }
 
+/* A launch thread leaves them to the thread that is expected to wait, and carries them out itself
+ * when none comes: one by one, so that it sleeps before the first, and rests before the next. */
+static void pipeline_carries_out_launches_whose_waiter_does_not_come(void **unused)
+{
+    world_t world;
+
+    (void)unused;
+    world_init(&world, 2, 1, 100000, 2);
+    world.is_awaited_soon = 1;
+    for (int i = 0; i < 6; i++) {
+        world_op_t op = {.dtype = DP_I32, .reduce = DP_SUM, .count = 50};
+
+        if (i == 4) world.is_awaited_soon = 0; /* wakes it out of its rest */
+        run_and_check(&world, &op, 1, 1, 0.0);
+    }
+    world_fini(&world);
+}
+
 static void pipeline_moves_every_collective(void **unused)
 {
     enum { count = 48 };
@@ -590,6 +608,7 @@ int main(void)
         cmocka_unit_test(pipeline_creation_survives_every_failed_allocation),
         cmocka_unit_test(pipeline_launch_survives_every_failed_allocation),
         cmocka_unit_test(pipeline_overlaps_many_launches),
+        cmocka_unit_test(pipeline_carries_out_launches_whose_waiter_does_not_come),
         cmocka_unit_test(pipeline_records_its_stages),
         cmocka_unit_test(recorded_collectives_have_the_engines_names),
     };
