@@ -14,7 +14,7 @@
 
 #include "runtime/base/thread.h"
 
-#define SLICE_BYTES ((size_t)256 * DP_KIB) /* copied between two looks at the other channels */
+#define SLICE_BYTES ((size_t)1024 * DP_KIB) /* copied between two looks at the other channels */
 
 /* ---- Shared memory -------------------------------------------------------------------------- */
 
@@ -139,6 +139,28 @@ void dp_channel_end(dp_channel_queue_t *from, dp_channel_queue_t *over, dp_statu
 
     message->status = status;
     dp_channel_push(over, message);
+}
+
+static int is_aborted(const dp_direct_node_t *node)
+{
+    return atomic_load_explicit(&node->engine->is_aborted, memory_order_acquire);
+}
+
+static void abort_queue(const dp_cpu_engine_t *engine, dp_channel_queue_t *from,
+                        dp_channel_queue_t *over)
+{
+    while (from->first != NULL) {
+        from->first->text[0] = '\0';
+        from->first->abort_text = engine->abort_text; /* written once, before is_aborted */
+        dp_channel_end(from, over, engine->abort_status);
+    }
+}
+
+void dp_channel_abort(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_queue_t *over)
+{
+    abort_queue(node->engine, &channel->sends, over);
+    abort_queue(node->engine, &channel->announced, over);
+    if (!channel->is_copying) abort_queue(node->engine, &channel->receives, over);
 }
 
 /* ---- Sending -------------------------------------------------------------------------------- */
@@ -292,32 +314,47 @@ static dp_status_t wait_for_cause(const dp_direct_node_t *node, const dp_channel
     return code == ESRCH ? DP_ERR_PEER_LOST : DP_ERR_SYSTEM;
 }
 
-/* Copies the next slice of a message that lies with its sender. DP_ERR_PENDING: it has to wait. */
-static dp_status_t copy_slice(const dp_direct_node_t *node, const dp_channel_t *channel,
+/* Copies from the sender. 0: not, and errno; 0 there: its place makes no sense. */
+static int copy_from(const dp_direct_node_t *node, const dp_channel_t *channel,
+                     const dp_slot_head_t *head, size_t at, void *to, size_t bytes)
+{
+    const dp_pull_t *pull = node->engine->lanes[DP_LANE_MAIN].pull;
+    const void *from;
+
+    if (head->way == DP_SLOT_PRIVATE) {
+        if (pull != NULL) return dp_pull_read(pull, channel->local, head->place + at, to, bytes);
+        errno = EPERM;
+        return 0;
+    }
+    from = dp_arena_at(node->engine->arena, channel->local, head->place + at, bytes);
+    errno = 0;
+    if (from != NULL) memcpy(to, from, bytes);
+    return from != NULL;
+}
+
+/* Copies the next slice of a message that lies with its sender, without the lock: threads with
+ * other messages go on meanwhile. DP_ERR_PENDING: it has to wait. */
+static dp_status_t copy_slice(dp_direct_node_t *node, dp_channel_t *channel,
                               dp_engine_message_t *message, const dp_slot_head_t *head)
 {
     const size_t part = dp_min(message->bytes - message->moved, SLICE_BYTES);
     char *to = (char *)message->out + message->moved;
-    const void *from;
+    int is_copied, code;
 
-    if (head->way == DP_SLOT_PRIVATE) {
-        const dp_pull_t *pull = node->engine->lanes[DP_LANE_MAIN].pull;
-
-        if (pull == NULL) errno = EPERM;
-        if (pull == NULL ||
-            !dp_pull_read(pull, channel->local, head->place + message->moved, to, part))
-            return wait_for_cause(node, channel, message, errno);
-    } else {
-        from = dp_arena_at(node->engine->arena, channel->local, head->place + message->moved, part);
-        if (from == NULL) {
-            snprintf(message->text, sizeof(message->text),
-                     "rank %d sends from a place outside of its arena", channel->other);
-            return DP_ERR_SYSTEM;
-        }
-        memcpy(to, from, part);
+    channel->is_copying = 1;
+    pthread_mutex_unlock(&node->lock);
+    is_copied = copy_from(node, channel, head, message->moved, to, part);
+    code = errno;
+    pthread_mutex_lock(&node->lock);
+    channel->is_copying = 0;
+    if (is_copied) {
+        message->moved += part;
+        return DP_OK;
     }
-    message->moved += part;
-    return DP_OK;
+    if (code != 0) return wait_for_cause(node, channel, message, code);
+    snprintf(message->text, sizeof(message->text),
+             "rank %d sends from a place outside of its arena", channel->other);
+    return DP_ERR_SYSTEM;
 }
 
 /* Copies what is in a slot. Afterwards the slot is done with. */
@@ -355,7 +392,8 @@ static void take_slot(dp_channel_t *channel, dp_slot_t *slot, dp_channel_queue_t
 }
 
 /* Takes one slot, or copies one slice. 0: there is nothing to do. */
-static int move_receive(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_queue_t *over)
+static int move_receive(dp_direct_node_t *node, dp_channel_t *channel, int may_copy,
+                        dp_channel_queue_t *over)
 {
     dp_engine_message_t *message = channel->receives.first;
     dp_slot_t *slot = dp_slots_next(channel->in, channel->taken);
@@ -368,7 +406,12 @@ static int move_receive(dp_direct_node_t *node, dp_channel_t *channel, dp_channe
     if (head.way == DP_SLOT_HERE) {
         copy_piece(channel, message, &head, slot);
     } else {
+        if (message->status == DP_OK && !may_copy) return 0;
         if (message->status == DP_OK) status = copy_slice(node, channel, message, &head);
+        if (is_aborted(node)) { /* while it copied: the rest was left to this thread */
+            dp_channel_abort(node, channel, over);
+            return 1;
+        }
         if (status == DP_ERR_PENDING) return 0;
         if (status != DP_OK) message->status = status;
         if (message->status == DP_OK && message->moved < message->bytes) return 1;
@@ -415,14 +458,16 @@ static int fail_orphans(const dp_direct_node_t *node, dp_channel_t *channel,
 }
 
 /* One round of a channel: at most a slice is copied. */
-int dp_channel_move(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_queue_t *over)
+int dp_channel_move(dp_direct_node_t *node, dp_channel_t *channel, int may_copy,
+                    dp_channel_queue_t *over)
 {
     int moved = 0;
 
     if (channel->announced.first != NULL) moved |= end_sends(channel, over);
     if (channel->sends.first != NULL) moved |= write_sends(node, channel, over);
     for (int i = 0; i < DP_SLOT_COUNT && channel->receives.first != NULL; i++) {
-        if (find_in(node, channel) == NULL || !move_receive(node, channel, over)) break;
+        if (channel->is_copying) break; /* another thread does */
+        if (find_in(node, channel) == NULL || !move_receive(node, channel, may_copy, over)) break;
         moved = 1;
         /* the rest of a large one: after a look at the others */
         if (channel->receives.first != NULL && channel->receives.first->moved >= SLICE_BYTES) break;

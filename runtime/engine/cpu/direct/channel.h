@@ -12,7 +12,8 @@
  *     over, if it is small;     <-- taken ---   status in the slot
  *     else it is in `announced`
  *
- * direct.c calls it under its lock, on any thread.
+ * direct.c calls it under its lock, on any thread. dp_channel_move() lets go of the lock while it
+ * copies.
  */
 #ifndef DP_ENGINE_CPU_CHANNEL_H
 #define DP_ENGINE_CPU_CHANNEL_H
@@ -38,6 +39,7 @@ typedef struct dp_direct_node {
     char *bells;             /* [count] in the control block */
     int self, count;         /* local ranks of the world */
     _Atomic uint64_t *table; /* this rank's; NULL: not made yet */
+    pthread_mutex_t lock;    /* direct.c's: guards table and all channels */
 } dp_direct_node_t;
 
 typedef struct dp_channel_queue {
@@ -56,6 +58,7 @@ typedef struct dp_channel {
     dp_channel_queue_t sends;     /* to be written */
     dp_channel_queue_t announced; /* written, and not over until the receiver has them */
     dp_channel_queue_t receives;
+    int is_copying; /* a thread without the lock, to the first of receives, which it alone ends */
 } dp_channel_t;
 
 dp_bell_t *dp_direct_bell(const dp_direct_node_t *node, int local);
@@ -70,7 +73,12 @@ void dp_channel_end(dp_channel_queue_t *from, dp_channel_queue_t *over, dp_statu
 /* The ring to the other rank, before the first send. DP_ERR_NO_MEMORY. */
 dp_status_t dp_channel_make_out(dp_direct_node_t *node, dp_channel_t *channel);
 
-/* Does what can be done at once, but copies a slice of a large message at most; 0: nothing. */
-int dp_channel_move(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_queue_t *over);
+/* Does what can be done at once, but of a large message copies a slice at most, and without
+ * may_copy none; 0: nothing. */
+int dp_channel_move(dp_direct_node_t *node, dp_channel_t *channel, int may_copy,
+                    dp_channel_queue_t *over);
+/* The engine is aborted: ends all messages with its status and text. Receives of a channel that is
+ * copying end with the copy of its slice. */
+void dp_channel_abort(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_queue_t *over);
 
 #endif

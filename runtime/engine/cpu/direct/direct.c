@@ -4,7 +4,7 @@
  * A channel (channel.h) is this rank's end of all that two ranks send each other in one group. All
  * of them are guarded by one lock. Its holder makes progress on all channels, a slice on each
  * at a time, so no message waits for another one and sends never wait for receives: ranks that all
- * send first cannot deadlock. done() is called without the lock.
+ * send first cannot deadlock. Neither the copying of a slice nor done() happens under the lock.
  *
  * A thread that waits polls for DP_SPIN, then sleeps on its rank's bell, a futex in shared memory
  * that other ranks ring only if somebody sleeps there. Messages that nobody waits for are moved by
@@ -34,10 +34,9 @@ struct dp_direct {
     _Atomic uint32_t is_idle; /* the engine's thread sleeps until something is posted */
     _Atomic uint32_t wake;    /* its futex */
     _Atomic uint32_t is_stopping;
-    pthread_mutex_t lock;
-    /* guarded by lock */
-    dp_channel_t *channels;
     dp_direct_node_t node;
+    /* guarded by node.lock */
+    dp_channel_t *channels;
     pthread_t thread;
     int has_thread;
     int has_left;
@@ -87,14 +86,14 @@ static int make_progress(dp_direct_t *direct)
     dp_channel_queue_t over = {NULL, NULL};
     int moved = 0;
 
-    pthread_mutex_lock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
     for (dp_channel_t *channel = direct->channels; channel != NULL; channel = channel->next)
-        moved |= dp_channel_move(&direct->node, channel, &over);
+        moved |= dp_channel_move(&direct->node, channel, 1, &over);
     /* After an abort the others learn its cause, not that this rank has left because of it. */
     if (direct->has_left &&
         !atomic_load_explicit(&direct->node.engine->is_aborted, memory_order_acquire))
         tell_left(direct);
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_unlock(&direct->node.lock);
     if (moved) atomic_fetch_add_explicit(&direct->moves, 1, memory_order_relaxed);
     give_back(direct, &over);
     return moved;
@@ -145,7 +144,8 @@ static void direct_wait(dp_engine_t *self, const _Atomic uint32_t *state, uint32
             continue;
         }
         dp_spin_pause();
-        if (spin_ns != 0 && polls % POLLS != 0) continue;
+        if (spin_ns != 0 && polls % direct->node.engine->lanes[DP_LANE_MAIN].control.polls != 0)
+            continue;
         now = dp_now_ns();
         if (now >= deadline_ns) break;
         if (start_ns == 0) start_ns = now;
@@ -247,16 +247,6 @@ static dp_status_t prepare(dp_direct_t *direct, const dp_cpu_group_t *group,
     return message->is_send ? dp_channel_make_out(&direct->node, *out) : DP_OK;
 }
 
-static void fail_as_aborted(const dp_cpu_engine_t *engine, dp_channel_queue_t *from,
-                            dp_channel_queue_t *over)
-{
-    while (from->first != NULL) {
-        from->first->text[0] = '\0';
-        from->first->abort_text = engine->abort_text; /* written once, before is_aborted */
-        dp_channel_end(from, over, engine->abort_status);
-    }
-}
-
 static dp_status_t direct_post(dp_engine_t *self, dp_engine_group_t *in_group,
                                dp_engine_message_t *message)
 {
@@ -274,7 +264,7 @@ static dp_status_t direct_post(dp_engine_t *self, dp_engine_group_t *in_group,
     message->is_begun = 0;
     message->text[0] = '\0';
     message->abort_text = "";
-    pthread_mutex_lock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
     status = prepare(direct, group_of(self, in_group), message, &channel);
     if (status == DP_OK) {
         dp_channel_queue_t *queue = message->is_send ? &channel->sends : &channel->receives;
@@ -282,12 +272,14 @@ static dp_status_t direct_post(dp_engine_t *self, dp_engine_group_t *in_group,
         atomic_fetch_add(&direct->active, 1);
         dp_channel_push(queue, message);
         if (atomic_load_explicit(&engine->is_aborted, memory_order_acquire)) {
-            fail_as_aborted(engine, queue, &over);
+            dp_channel_abort(&direct->node, channel, &over);
         } else {
-            moved = dp_channel_move(&direct->node, channel, &over);
+            /* A large message is not copied yet: this thread probably posts a send next, which
+             * its receiver then copies at the same time. */
+            moved = dp_channel_move(&direct->node, channel, 0, &over);
         }
     }
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_unlock(&direct->node.lock);
     if (status != DP_OK) return status;
     if (moved) atomic_fetch_add_explicit(&direct->moves, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&direct->rounds, 1, memory_order_relaxed);
@@ -302,9 +294,9 @@ static void direct_leave(dp_engine_t *self)
 {
     dp_direct_t *direct = ((dp_cpu_engine_t *)(void *)self)->direct;
 
-    pthread_mutex_lock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
     direct->has_left = 1;
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_unlock(&direct->node.lock);
     (void)make_progress(direct);
 }
 
@@ -313,7 +305,7 @@ void dp_direct_forget(dp_direct_t *direct, const dp_cpu_group_t *group)
     dp_channel_t **at;
 
     if (direct == NULL) return;
-    pthread_mutex_lock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
     at = &direct->channels;
     while (*at != NULL) {
         dp_channel_t *channel = *at;
@@ -327,7 +319,7 @@ void dp_direct_forget(dp_direct_t *direct, const dp_cpu_group_t *group)
         *at = channel->next;
         free(channel);
     }
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_unlock(&direct->node.lock);
 }
 
 void dp_direct_abort(dp_direct_t *direct)
@@ -335,26 +327,23 @@ void dp_direct_abort(dp_direct_t *direct)
     dp_channel_queue_t over = {NULL, NULL};
 
     if (direct == NULL) return;
-    pthread_mutex_lock(&direct->lock);
-    for (dp_channel_t *channel = direct->channels; channel != NULL; channel = channel->next) {
-        fail_as_aborted(direct->node.engine, &channel->sends, &over);
-        fail_as_aborted(direct->node.engine, &channel->announced, &over);
-        fail_as_aborted(direct->node.engine, &channel->receives, &over);
-    }
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
+    for (dp_channel_t *channel = direct->channels; channel != NULL; channel = channel->next)
+        dp_channel_abort(&direct->node, channel, &over);
+    pthread_mutex_unlock(&direct->node.lock);
     give_back(direct, &over);
 }
 
 uint64_t dp_direct_moves(dp_direct_t *direct, int *awaits)
 {
     *awaits = DP_ENGINE_RESTS;
-    pthread_mutex_lock(&direct->lock);
+    pthread_mutex_lock(&direct->node.lock);
     for (const dp_channel_t *channel = direct->channels; channel != NULL; channel = channel->next) {
         if (channel->receives.first != NULL || channel->announced.first != NULL ||
             channel->sends.first != NULL)
             *awaits = channel->world;
     }
-    pthread_mutex_unlock(&direct->lock);
+    pthread_mutex_unlock(&direct->node.lock);
     return atomic_load_explicit(&direct->moves, memory_order_relaxed);
 }
 
@@ -368,7 +357,7 @@ dp_status_t dp_direct_create(dp_cpu_engine_t *engine, void *memory, dp_direct_t 
     direct->node.bells = memory;
     direct->node.self = engine->local_rank;
     direct->node.count = topology->node_size[topology->node[engine->rank]];
-    pthread_mutex_init(&direct->lock, NULL);
+    pthread_mutex_init(&direct->node.lock, NULL);
     *out = direct;
     return DP_OK;
 }
@@ -377,6 +366,12 @@ void dp_direct_ready(dp_direct_t *direct)
 {
     atomic_store(&dp_direct_bell(&direct->node, direct->node.self)->can_read,
                  direct->node.engine->lanes[DP_LANE_MAIN].pull != NULL);
+}
+
+int dp_direct_can_read(const dp_direct_t *direct, int local)
+{
+    return (int)atomic_load_explicit(&dp_direct_bell(&direct->node, local)->can_read,
+                                     memory_order_relaxed);
 }
 
 void dp_direct_destroy(dp_direct_t *direct)
@@ -394,7 +389,7 @@ void dp_direct_destroy(dp_direct_t *direct)
         direct->channels = channel->next;
         free(channel);
     }
-    pthread_mutex_destroy(&direct->lock);
+    pthread_mutex_destroy(&direct->node.lock);
     free(direct);
 }
 
