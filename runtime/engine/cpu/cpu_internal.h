@@ -242,6 +242,9 @@ int dp_pull_try(const dp_pull_probe_t *probe); /* 1: it can be read */
 /* Copies from an address in the process of a local rank of the world; else 0, and errno. Any
  * thread. */
 int dp_pull_read(const dp_pull_t *pull, int local, uint64_t address, void *to, size_t bytes);
+/* The same for the running operation, from a local rank of the group that can be read. The text of
+ * a failure says whose memory it was. */
+dp_status_t dp_pull_fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to);
 /* count: ranks of this node. */
 dp_status_t dp_pull_create(int count, dp_pull_t **out);
 void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);

@@ -1,12 +1,14 @@
 /*
  * copy.c - an exchange inside a node: each receiver copies from its senders.
  *
- * A sender chooses one of three methods. Input in engine memory is read where it lies (direct). A
- * few bytes are copied to its publication (eager). Everything else passes through a staging area of
- * two halves: while the receivers copy one, the sender fills the other. Between slices the traffic
- * between nodes is moved on, so it does not wait for the copying. Called by exchange.c, on the
- * thread that runs the operation.
+ * A sender chooses one of four methods. Input in engine memory is read where it lies (direct). A
+ * few bytes are copied to its publication (eager). Other memory is read out of the sender's address
+ * space (pulled), so each byte is copied once. Where some rank of the node may not do that, it
+ * passes through a staging area of two halves (staged): while the receivers copy one, the sender
+ * fills the other. Between slices the traffic between nodes is moved on, so it does not wait for
+ * the copying. Called by exchange.c, on the thread that runs the operation.
  */
+#include "runtime/engine/cpu/direct/direct.h"
 #include "runtime/engine/cpu/exchange/exchange.h"
 
 #include <string.h>
@@ -90,6 +92,17 @@ static dp_status_t make_stage(dp_exchange_run_t *run)
     return DP_OK;
 }
 
+/* A rank that has not said yet whether it can read the others' memory gets a staged stream. */
+static int can_be_pulled(const dp_cpu_group_t *group)
+{
+    const dp_cpu_engine_t *engine = group->engine;
+
+    for (int k = 0; k < group->local_size; k++) {
+        if (!dp_direct_can_read(engine->direct, group->locals[k])) return 0;
+    }
+    return 1;
+}
+
 dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_manifest_t *manifest)
 {
     dp_cpu_group_t *group = run->group;
@@ -108,6 +121,11 @@ dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_manifest_t *man
     manifest->source = dp_arena_offset(arena, run->exchange->in, bytes);
     if (manifest->source != UINT64_MAX) {
         manifest->method = DP_EXCHANGE_DIRECT;
+        return DP_OK;
+    }
+    if (can_be_pulled(group)) {
+        manifest->method = DP_EXCHANGE_PULLED;
+        manifest->source = (uintptr_t)run->exchange->in;
         return DP_OK;
     }
     status = make_stage(run);
@@ -137,6 +155,22 @@ static dp_status_t copy(dp_exchange_run_t *run, char *to, const char *from, size
     return status;
 }
 
+/* The same out of the address space of a local rank of the group. */
+static dp_status_t pull(dp_exchange_run_t *run, int local, char *to, uint64_t from, size_t bytes)
+{
+    dp_status_t status = DP_OK;
+    int busy;
+
+    while (status == DP_OK && bytes > SLICE_BYTES && run->pool->flows.unfinished > 0) {
+        status = dp_pull_fetch(run->group, local, from, SLICE_BYTES, to);
+        to += SLICE_BYTES;
+        from += SLICE_BYTES;
+        bytes -= SLICE_BYTES;
+        if (status == DP_OK) status = dp_flows_pump(&run->pool->flows, &busy);
+    }
+    return status == DP_OK ? dp_pull_fetch(run->group, local, from, bytes, to) : status;
+}
+
 static size_t bytes_from(const dp_exchange_run_t *run, int local)
 {
     const int rank = run->group->local_ranks[local];
@@ -163,22 +197,23 @@ static void copy_own(dp_exchange_run_t *run)
     memmove(target_of(run, group->local_rank), (const char *)run->exchange->in + start, bytes);
 }
 
-/* Copies a block that its sender has published as a whole (direct or eager). */
+/* Copies a block that its sender has published as a whole: not staged. */
 static dp_status_t copy_whole(dp_exchange_run_t *run, int local)
 {
     dp_cpu_group_t *group = run->group;
     const int rank = group->local_ranks[local];
     const dp_exchange_manifest_t *manifest = run->pool->manifests[rank];
     const size_t bytes = bytes_from(run, local);
+    const size_t start = dp_exchange_start(run, rank, group->rank) * run->elem_bytes;
     const char *from;
 
     if (bytes == 0) return DP_OK;
+    if (manifest->method == DP_EXCHANGE_PULLED)
+        return pull(run, local, target_of(run, local), manifest->source + start, bytes);
     if (manifest->method == DP_EXCHANGE_EAGER) {
         from = dp_cpu_memory_at(
             group, local, dp_cpu_descriptor(group, local)->eager + stream_place(run, local), bytes);
     } else {
-        const size_t start = dp_exchange_start(run, rank, group->rank) * run->elem_bytes;
-
         from = dp_cpu_memory_at(group, local, manifest->source + start, bytes);
     }
     if (from == NULL) return dp_cpu_bad_offset(group, local);
@@ -248,7 +283,7 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
 {
     dp_cpu_group_t *group = run->group;
     size_t rounds = 0;
-    int is_direct = 0;
+    int is_read_there = 0;
     dp_status_t status = DP_OK;
 
     copy_own(run);
@@ -256,7 +291,8 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
         const dp_exchange_manifest_t *manifest = run->pool->manifests[group->local_ranks[k]];
 
         rounds = dp_max(rounds, count_rounds(run, k));
-        if (manifest->method == DP_EXCHANGE_DIRECT) is_direct = 1;
+        if (manifest->method == DP_EXCHANGE_DIRECT || manifest->method == DP_EXCHANGE_PULLED)
+            is_read_there = 1;
     }
     for (int i = 1; status == DP_OK && i < group->local_size; i++) {
         const int local = (group->local_rank + group->local_size - i) % group->local_size;
@@ -265,6 +301,6 @@ dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read)
         status = copy_whole(run, local);
     }
     if (status == DP_OK) status = copy_rounds(run, rounds);
-    *is_read = is_direct && rounds == 0;
+    *is_read = is_read_there && rounds == 0;
     return status;
 }

@@ -15,7 +15,8 @@ typedef enum dp_exchange_method {
     DP_EXCHANGE_NONE = 0,   /* nothing for this node */
     DP_EXCHANGE_EAGER = 1,  /* the stream, in its publication */
     DP_EXCHANGE_DIRECT = 2, /* its input, in its engine memory */
-    DP_EXCHANGE_STAGED = 3  /* the stream, in rounds, in its staging area */
+    DP_EXCHANGE_STAGED = 3, /* the stream, in rounds, in its staging area */
+    DP_EXCHANGE_PULLED = 4  /* its input, in its process: each receiver reads it there */
 } dp_exchange_method_t;
 
 /* A rank's description of an exchange for all others: in its publication, or in the table of its
@@ -24,7 +25,7 @@ typedef struct dp_exchange_manifest {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;
     uint32_t method;
-    uint64_t source;   /* direct, staged: offset in its arena */
+    uint64_t source;   /* direct, staged: offset in its arena; pulled: address */
     uint64_t counts[]; /* [size of the group], or one where all its blocks are alike */
 } dp_exchange_manifest_t;
 

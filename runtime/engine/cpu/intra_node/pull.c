@@ -120,18 +120,10 @@ static dp_status_t fail_to_read(dp_cpu_group_t *group, int local, int code)
                        dp_cpu_world_rank(group, local), strerror(code));
 }
 
-/* Copies a stretch of what another rank published, wherever it lies. */
-static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to)
+dp_status_t dp_pull_fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to)
 {
-    const dp_pull_t *pull = group->lane->pull;
-    const void *shared;
+    const dp_pull_t *pull = group->engine->lanes[DP_LANE_MAIN].pull;
 
-    if (!dp_cpu_descriptor(group, local)->has_private_memory) {
-        shared = dp_cpu_memory_at(group, local, where, bytes);
-        if (shared == NULL) return dp_cpu_bad_offset(group, local);
-        memcpy(to, shared, bytes);
-        return DP_OK;
-    }
     for (size_t done = 0; done < bytes; done += READ_BYTES) {
         const size_t part = dp_min(bytes - done, READ_BYTES);
 
@@ -141,6 +133,20 @@ static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_
         }
     }
     return DP_OK;
+}
+
+/* Copies a stretch of what another rank published, wherever it lies. */
+static dp_status_t fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to)
+{
+    const void *shared;
+
+    if (!dp_cpu_descriptor(group, local)->has_private_memory) {
+        shared = dp_cpu_memory_at(group, local, where, bytes);
+        if (shared == NULL) return dp_cpu_bad_offset(group, local);
+        memcpy(to, shared, bytes);
+        return DP_OK;
+    }
+    return dp_pull_fetch(group, local, where, bytes, to);
 }
 
 /* ---- Reducing ------------------------------------------------------------------------------- */
