@@ -155,6 +155,16 @@ void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text)
     dp_inbox_raise(inbox, DP_INBOX_ABORT);
 }
 
+int dp_inbox_is_aborted(dp_inbox_t *inbox)
+{
+    int is_aborted;
+
+    pthread_mutex_lock(&inbox->lock);
+    is_aborted = inbox->abort_status != DP_OK;
+    pthread_mutex_unlock(&inbox->lock);
+    return is_aborted;
+}
+
 void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text)
 {
     pthread_mutex_lock(&inbox->lock);

@@ -160,6 +160,8 @@ void dp_loop_set_activity(dp_loop_t *loop, const char *text);
 
 /* Ends the world with this reason. Any thread. */
 void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
+/* 1: that was called; the world ends with the next round. Any thread. */
+int dp_loop_is_aborting(dp_loop_t *loop);
 
 /* Something differs between the ranks: sends this rank's history to the neighbours. If none of them
  * finds the reason within a second, the world ends with this one. Any thread; the first call

@@ -27,6 +27,11 @@ void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text)
     dp_inbox_abort(&loop->inbox, status, text);
 }
 
+int dp_loop_is_aborting(dp_loop_t *loop)
+{
+    return dp_inbox_is_aborted(&loop->inbox);
+}
+
 void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text)
 {
     dp_inbox_report_mismatch(&loop->inbox, status, text);

@@ -308,7 +308,8 @@ int case_direct_left(dp_context_t *dp)
     return 0;
 }
 
-/* The world ends while messages wait: all of them end with its reason. */
+/* The world ends while messages wait: all of them end with its reason, though the rank that ended
+ * it finalizes at once. */
 int case_direct_abort(dp_context_t *dp)
 {
     const struct timespec pause = {0, 50000000};
@@ -321,6 +322,7 @@ int case_direct_abort(dp_context_t *dp)
     if (dp_rank(dp) == 0) {
         nanosleep(&pause, NULL);
         dp_abort(dp, "the data is gone");
+        return 0;
     }
     if (ring.size == 1) return 0;
     if (dp_recv(ring.group, "never", &value, 1, DP_I32, ring.from, NULL, &handle) == DP_OK) {

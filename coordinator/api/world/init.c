@@ -514,7 +514,9 @@ dp_status_t dp_finalize(dp_context_t *context)
     pthread_mutex_lock(&context->lock);
     fatal = context->fatal;
     pthread_mutex_unlock(&context->lock);
-    if (fatal == DP_OK && context->engine->ops->direct != NULL)
+    /* Behind an abort, even one that no round has come to, the others learn its cause. */
+    if (fatal == DP_OK && !dp_loop_is_aborting(context->loop) &&
+        context->engine->ops->direct != NULL)
         context->engine->ops->direct->leave(context->engine);
     dp_loop_leave(context->loop);
     dp_wait_all(context, -1.0);
