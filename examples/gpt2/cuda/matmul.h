@@ -87,7 +87,8 @@ void gpt2_matmuls_destroy(gpt2_matmuls_t *set); /* and its plans; the device mus
  * The plan of a shape: the one that exists, or a new one. A new one allocates, tunes on a stream of
  * its own and synchronises: make all plans before the first step. Tuning loads up to 48 kernels and
  * runs each up to ten times: products of 65,536 rows take 0.4 to 2 ms on an H200, so a shape takes
- * 0.1 to 0.6 s, and GPT-2's fifteen some 3 to 8 s where no cache has them.
+ * 0.1 to 0.6 s, and GPT-2's fifteen some 3 to 8 s where no cache has them. The first one of a set
+ * runs for some 0.2 s before it is timed, so that the GPU's clock is up.
  *
  * @param out borrowed from the set
  */

@@ -71,6 +71,7 @@ struct gpt2_matmuls {
     void *workspace; /* device [options.workspace_bytes] */
     float *scratch;  /* device: shares of column sums, or a bias' gradient as cuBLASLt writes it */
     size_t scratch_bytes;
+    int is_warm; /* the device's clock is up: something was timed */
     gpt2_matmul_t *plans;
     gpt2_matmul_cache_t cache;
 };
