@@ -34,7 +34,8 @@ def folders():
              *sorted(glob.glob("/usr/local/cuda-[0-9]*")), "/opt/cuda"]
     sites = sys.path + glob.glob("/opt/*/.venv/lib/python3*/site-packages") + \
         glob.glob(os.environ.get("VIRTUAL_ENV", "/none") + "/lib/python3*/site-packages")
-    yield from (("DP_GPU_LIBRARY_PATH", folder) for folder in os.environ.get("DP_GPU_LIBRARY_PATH", "").split(":") if folder)
+    yield from (("DP_GPU_LIBRARY_PATH", os.path.abspath(folder))
+                for folder in os.environ.get("DP_GPU_LIBRARY_PATH", "").split(":") if folder)
     yield from (("toolkit", os.path.join(home, end)) for home in homes if home
                 for end in ("lib64", "lib", f"targets/{os.uname().machine}-linux/lib"))
     yield "loader", None

@@ -86,7 +86,7 @@ clean
 library home/mine/libcudart.so.13 CUDART
 library usr/local/cuda/lib64/libcudart.so.13 CUDART
 echo "no library" >"$root/home/mine/libnccl.so.2"
-named=/home/mine
+named=../home/mine # from /, where visit_enter begins
 expect "what the caller names comes first" 1 '^libcudart 13.0 /home/mine/libcudart.so.13 \(DP_GPU_LIBRARY_PATH\)' \
     '^libnccl MISSING refused: /home/mine/libnccl.so.2 does not open as libnccl: .*(too short|invalid ELF|file too short)'
 exit $failed
