@@ -29,7 +29,6 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 parts=$here/parts
 . "$parts/options.sh"
-. "$parts/json.sh"
 . "$parts/steps.sh"
 . "$parts/facts.sh"
 . "$parts/clock.sh"
@@ -52,7 +51,7 @@ if ! find_facts; then
     exit 77
 fi
 print_facts
-refuse_other_gpu
+record check || exit 2
 for letter in $chosen_parts; do
     "part_$letter"
 done

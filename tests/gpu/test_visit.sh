@@ -38,7 +38,7 @@ make_package() {
     cp -r "$here/run.sh" "$here/parts" "$here/peers" "$root/"
     echo "revision 0123456789ab" >"$root/VERSION"
     printf 'program dprun\n' >"$root/visit.list"
-    stand_in libraries.py <<<'echo "libnccl 2.28.9 /somewhere (toolkit)"; echo LD_LIBRARY_PATH=/nowhere'
+    echo 'print("libnccl 2.28.9 /somewhere (toolkit)\nLD_LIBRARY_PATH=/nowhere")' >"$root/libraries.py"
     # Whatever dprun is asked to start prints what embed_cuda, ranks_cuda and gpt2 would.
     stand_in dprun <<'END'
 case "$*" in
@@ -93,7 +93,7 @@ END
     stand_in embed_cuda <<<'exit 1'
     stand_in llmc/train_gpt2cu <<<'echo "step   60/60 | loss 4.5 | 139.00 ms | 40.0% bf16 MFU | 471000 tok/s"'
     for name in make nvcc; do printf '#!/bin/sh\n' >"$root/tools/$name" && chmod +x "$root/tools/$name"; done
-    export LLMC=$root/llmc
+    export LLMC=$root/llmc VISIT_PYTHON=$(type -P python3)
     for name in gpu machine package; do
         stand_in "parts/$name.sh" <<<"echo 'GPU 0: $name (UUID: GPU-01234567-89ab-cdef-0123-456789abcdef)'"
     done
@@ -218,7 +218,7 @@ grep -q 'GPU-0123' "$work/first/results.json" && ! grep -q 'GPU-0123' "$work/mer
 # The ratio is of all speeds in the results, whichever command they are of.
 visit 0 --only e.mode-default,e.ours-1,e.torch-1 --results "$work/ratio"
 visit 0 --only e.rank-1,e.ratio --results "$work/ratio"
-for pattern in '"name":"the runtime, of the speed without","value":1.0000,' '"name":"ours beside PyTorch","value":500000.0000,'; do
+for pattern in '"name":"the runtime, of the speed without","value":1.0,' '"name":"ours beside PyTorch","value":500000.0,'; do
     grep -q -- "$pattern" "$work/ratio/results.json" || complain "e.ratio of two commands lacks $pattern"
 done
 docs=$here/../../docs
@@ -262,7 +262,7 @@ no_planted_process_is_left
 # Programs and libraries that are not there. A second command adds to the first one's results.
 echo "b.mma missing" >"$work/planted"
 rm -f "$root/gpt2"
-stand_in libraries.py <<<'echo "libnccl MISSING not found"; exit 1'
+echo 'import sys; print("libnccl MISSING not found"); sys.exit(1)' >"$root/libraries.py"
 sed -i 's/part b kernels [0-9]*/part b kernels 120/' "$root/parts/b_kernels.sh"
 visit 1 --only a.libraries,b,d.fp32
 printf '%s\n' "a.libraries unfound" "b.mma missing" "d.fp32 missing" >"$work/planted"
@@ -287,7 +287,7 @@ no_planted_process_is_left
 ls "$work"/results/logs-*.tar.gz "$work/results/table.txt" >/dev/null || complain "interrupted, and there are no logs"
 grep -q '"step":"a.gpu"' "$work/results/results.json" || complain "interrupted, and the results are lost"
 
-# Another GPU or driver than the results', no GPU at all, another revision.
+# Another GPU, driver or revision than the results', no GPU at all.
 visit 0 --only a.gpu --results "$work/gpu"
 for name in gpu driver; do
     sed "s/\"$name\": \"[^\"]*\"/\"$name\": \"another\"/" "$work/gpu/results.json" >"$work/other.json"
@@ -295,8 +295,8 @@ for name in gpu driver; do
     visit 2 --only a.machine --results "$work/other"
     cmp -s "$work/other.json" "$work/other/results.json" || complain "results of another $name have changed"
 done
-printf '#!/bin/sh\necho no devices; exit 9\n' >"$root/tools/nvidia-smi"
-visit 77 --only a
 echo "revision another" >"$root/VERSION"
 visit 2 --only a
+printf '#!/bin/sh\necho no devices; exit 9\n' >"$root/tools/nvidia-smi"
+visit 77 --only a
 exit $((failures != 0))

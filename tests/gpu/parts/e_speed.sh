@@ -112,10 +112,7 @@ choices_figures() { sed -n 's/^products kept: \([0-9]*\)$/products kept\t\1\t/p'
 
 # A figure of all passed steps of the results: this command's, and those of earlier ones.
 kept_figures() { # NAME
-    local file
-    for file in "$work"/steps/*; do
-        sed -n 's/.*"figures":\[.*{"name":"'"$1"'","value":\([^,]*\),.*\],"tail":".*/\1/p' "$file" | sed "s/^/${file##*/}\t/"
-    done
+    "$python" "$parts/record.py" figures "$results/results.json" "$1"
 }
 
 # Means over the turns.

@@ -20,7 +20,7 @@ find_facts() {
     add_fact date "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     add_fact revision "$(revision)"
     add_fact host "$(uname -srm), $(nproc) cores"
-    timeout -k 2 60 "$(visit_file libraries.py)" "$root" >"$work/libraries" 2>&1
+    timeout -k 2 60 "$python" "$(visit_file libraries.py)" "$root" >"$work/libraries" 2>&1
     echo $? >"$work/libraries.code"
     visit_library_path=$(sed -n 's/^LD_LIBRARY_PATH=//p' "$work/libraries")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     [ ! -d "$root/lib/ucx" ] || visit_ucx=$root/lib/ucx
@@ -46,16 +46,4 @@ find_facts() {
 print_facts() {
     awk -F '\t' '{ printf "%-14s %s\n", $1, $2 }' "$work/facts"
     [ "$rehearsal" = 0 ] || echo "REHEARSAL: doubles of CUDA, NCCL, cuBLASLt, nvidia-smi, compute-sanitizer, ncu and PyTorch"
-}
-
-json_facts() {
-    local name value first=1
-    printf '  "machine": {\n'
-    while IFS=$'\t' read -r name value; do
-        [ $first = 1 ] || printf ',\n'
-        json_string "$value"
-        printf '    "%s": %s' "$name" "$json"
-        first=0
-    done <"$work/facts"
-    printf '\n  },\n'
 }

@@ -1,6 +1,7 @@
 # options.sh - run.sh's command line. Sets mode, root, results, chosen_parts, only, most, archive,
 # inner, rehearsal.
 mode=run root='' results=gpu-results chosen_parts='a b c d e g h' only='' most=0 archive=''
+python=${VISIT_PYTHON:-python3} # for the kit's own scripts
 inner=()    # options that --rehearse hands on
 rehearsal=0 # 1: the inner half of --rehearse; sizes are small, and the results say so
 

@@ -21,14 +21,14 @@ rehearse() {
         mkdir -p "$dir/usr/local/rehearsal" "$dir/results"
         cp "$tools"/* "$dir/usr/local/rehearsal/"
         [ ! -f "$results/results.json" ] || cp "$results/results.json" "$dir/results/"
-        visit_enter "$dir" PATH=/usr/local/rehearsal:/bin:/usr/bin "${variables[@]}" \
+        visit_enter "$dir" PATH=/usr/local/rehearsal:/bin:/usr/bin VISIT_PYTHON=/bin/python3 "${variables[@]}" \
             bash /dp-gpu/run.sh /dp-gpu --in-rehearsal --results /results "${inner[@]}"
         code=$?
         cp "$dir"/results/* "$results/"
     else
         echo "run.sh: no empty root is to be had here (neither root nor user namespaces): in place"
         mkdir -p "$dir" && tar -C "$dir" -xf "$archive" || exit 1
-        env PATH="$tools:$PATH" DP_GPU_LIBRARY_PATH="$dir/dp-gpu/doubles" "${variables[@]}" \
+        env PATH="$tools:$PATH" VISIT_PYTHON="$(type -P python3)" DP_GPU_LIBRARY_PATH="$dir/dp-gpu/doubles" "${variables[@]}" \
             "$dir/dp-gpu/run.sh" "$dir/dp-gpu" --in-rehearsal --results "$results" "${inner[@]}"
         code=$?
     fi

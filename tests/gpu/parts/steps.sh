@@ -12,12 +12,10 @@ tick() {
 }
 
 begin_visit() {
-    is_rehearsal=false
-    [ "$rehearsal" = 0 ] || is_rehearsal=true
     mkdir -p "$results" || exit 2
     results=$(cd "$results" && pwd)
     work=$(mktemp -d "${TMPDIR:-/tmp}/dp-visit-XXXXXX")
-    mkdir -p "$work/logs" "$work/steps" "$work/tuned" "$work/files"
+    mkdir -p "$work/logs" "$work/tuned" "$work/files"
     mkfifo "$work/never" && exec {never}<>"$work/never" # a read from it is a pause without a process
     tick
     began=$now planned_ms=0 passed=0 failed=0 skipped=0 group=
@@ -25,30 +23,13 @@ begin_visit() {
     # No more than this: bash may abort where a trap that comes in a `read -t` exits.
     interrupted=0
     trap 'interrupted=1' INT TERM HUP
-    # A second command adds to the first one's steps. What another revision found stays apart.
-    json_string "$(revision)"
-    if [ -f "$results/results.json" ] && ! grep -qF "\"revision\": $json" "$results/results.json"; then
-        echo "run.sh: $results/results.json is of another revision: give another --results" >&2
-        exit 2
-    fi
-    if [ -f "$results/results.json" ] && ! grep -q "\"rehearsal\": $is_rehearsal" "$results/results.json"; then
-        echo "run.sh: a rehearsal and a visit do not share $results: give another --results" >&2
-        exit 2
-    fi
-    sed -n 's/^    \({"step":"\([a-h]\.[^"]*\)".*}\),\{0,1\}$/\2\t\1/p' "$results/results.json" 2>/dev/null |
-        while IFS=$'\t' read -r id line; do printf '%s\n' "$line" >"$work/steps/$id"; done
 }
 
-# One comparison must not mix two GPUs, nor two drivers.
-refuse_other_gpu() {
-    local name
-    for name in gpu driver; do
-        json_string "$(fact $name)"
-        if [ -f "$results/results.json" ] && ! grep -qF "\"$name\": $json" "$results/results.json"; then
-            echo "run.sh: $results/results.json is of another $name: give another --results" >&2
-            exit 2
-        fi
-    done
+# results.json: a second command adds to the first one's steps. What another revision, GPU or driver found stays apart.
+record() { # WHAT [FIELD...]
+    local what=$1
+    shift
+    "$python" "$parts/record.py" "$what" "$results/results.json" "$work/facts" "$rehearsal" "$@"
 }
 
 # Ends whatever the present step has started.
@@ -238,22 +219,11 @@ end_hung_step() { # PID
 
 # The step into results.json and onto the terminal.
 keep_step() {
-    local lines=$tail_passed figures='[]'
+    local lines=$tail_passed figures=/dev/null
     [ "$verdict" != failed ] || lines=$tail_failed
-    if [ "$verdict" = passed ] && [ -s "$work/step.figures" ]; then
-        figures=$(json_figures <"$work/step.figures")
-    fi
+    [ "$verdict" != passed ] || [ ! -s "$work/step.figures" ] || figures=$work/step.figures
+    record step "$id" "$part_name" "$title" "$verdict" "$seconds" "$limit" "$code" "$note" "$log" "$lines" <"$figures"
     rm -f "$work/step.figures"
-    local title_json
-    json_string "$title" && title_json=$json
-    json_string "$note"
-    {
-        printf '{"step":"%s","part":"%s","title":%s,"verdict":"%s","seconds":%s,"limit":%s,"code":%s,"note":%s,"figures":%s,"tail":"' \
-            "$id" "$part_name" "$title_json" "$verdict" "$seconds" "$limit" "$code" "$json" "$figures"
-        tail -n "$lines" "$log" | json_text
-        printf '"}\n'
-    } >"$work/steps/$id"
-    write_results
     case $verdict in
     passed) passed=$((passed + 1)) ;;
     skipped) skipped=$((skipped + 1)) ;;
@@ -261,22 +231,6 @@ keep_step() {
     esac
     printf '%-8s %7.1f s  %s\n' "$verdict" "$seconds" "$note"
     [ "$verdict" != failed ] || tail -n 8 "$log" | cut -c 1-180 | sed 's/^/        | /'
-}
-
-# results.json: one step a line, in the order of the visit.
-write_results() {
-    local id files=()
-    [ -s "$work/order" ] || list_parts | awk '$1 ~ /^[a-h]\./ { print $1 }' >"$work/order"
-    while read -r id; do
-        [ ! -f "$work/steps/$id" ] || files+=("$work/steps/$id")
-    done <"$work/order"
-    {
-        printf '{\n  "rehearsal": %s,\n' "$is_rehearsal"
-        json_facts
-        printf '  "steps": [\n'
-        sed '$!s/$/,/; s/^/    /' "${files[@]}"
-        printf '  ]\n}\n'
-    } >"$work/results.json" && mv "$work/results.json" "$results/results.json"
 }
 
 list_parts() {
@@ -299,12 +253,12 @@ end_visit() {
     for file in "$work"/files/*; do
         [ -e "$file" ] && mv "$file" "$results/"
     done
-    "$parts/table.sh" "$results/results.json" >"$results/table.txt"
+    "$python" "$parts/record.py" table "$results/results.json" >"$results/table.txt"
     find "$results" -maxdepth 1 -type f -size +16000k | sed 's/^/warning: more than 16 MB: /'
     tick
     printf '\n%d passed, %d failed, %d skipped in %d s; results: %s\n' "$passed" "$failed" "$skipped" \
         $(((now - began) / 1000)) "$results"
-    [ "$failed" = 0 ] || { printf 'FAILED:'; sed -n 's/^    {"step":"\([^"]*\)".*"verdict":"failed".*/ \1/p' "$results/results.json" | tr -d '\n'; echo; }
+    grep '^FAILED' "$results/table.txt"
     [ "$rehearsal" = 0 ] || echo "This was a REHEARSAL: doubles on a CPU; no figure means anything."
     [ "$failed" = 0 ]
     exit
