@@ -186,17 +186,6 @@ INLINE f64h load_double(const void *base, size_t at, int half)
 #endif
 }
 
-/* The same for a vector that was just stored at base + at. */
-INLINE void add_stored_figures(figures_t *figures, const void *base, size_t at, f32v value,
-                               size_t j)
-{
-    f64h *sums = figures->sums + 2 * j;
-
-    figures->largest = larger(figures->largest, (i32v)value & 0x7fffffff);
-    sums[0] = add_square(sums[0], load_double(base, at, 0));
-    sums[1] = add_square(sums[1], load_double(base, at, 1));
-}
-
 /* The largest magnitude, as an integer: above 0x7f800000 where there is a NaN. */
 INLINE int32_t fold_largest(const figures_t *figures)
 {
@@ -241,6 +230,118 @@ static inline void tally_block(dp_tally_t *tally, const void *values, size_t cou
 
 /* ---- 16-bit floats -------------------------------------------------------------------------- */
 
+typedef uint16_t u16v __attribute__((vector_size(2 * LANES)));
+typedef uint32_t u32v __attribute__((vector_size(4 * LANES)));
+typedef u16v u16v_mem __attribute__((aligned(1), may_alias));
+typedef u32v u32v_mem __attribute__((aligned(1), may_alias));
+
+#if !defined(__F16C__) && defined(__aarch64__)
+typedef __fp16 f16v __attribute__((vector_size(2 * LANES)));
+#endif
+
+INLINE f32v f16_to_f32(u16v half)
+{
+#if defined(__AVX512F__)
+    return (f32v)_mm512_cvtph_ps((__m256i)half);
+#elif defined(__F16C__)
+    return (f32v)_mm256_cvtph_ps((__m128i)half);
+#elif defined(__aarch64__)
+    return __builtin_convertvector((f16v)half, f32v);
+#else
+    f32v value = {0};
+
+    for (int j = 0; j < LANES; j++)
+        value[j] = dp_convert_f16_to_f32(half[j]);
+    return value;
+#endif
+}
+
+INLINE u16v f32_to_f16(f32v value)
+{
+#if defined(__AVX512F__)
+    return (u16v)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (u16v)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__aarch64__)
+    return (u16v) __builtin_convertvector(value, f16v);
+#else
+    u16v half = {0};
+
+    for (int j = 0; j < LANES; j++)
+        half[j] = dp_convert_f32_to_f16(value[j]);
+    return half;
+#endif
+}
+
+/* LANES elements of f32, f16 or bf16 as fp32. A signalling NaN of bf16 may stay one: its users
+ * calculate with it, which makes it quiet. */
+INLINE f32v load_as(dp_dtype_t dtype, const void *base, size_t at)
+{
+    u16v half;
+
+    if (dtype == DP_F32) return load(base, at);
+    half = *(const u16v_mem *)((const u16_mem *)base + at);
+    if (dtype == DP_F16) return f16_to_f32(half);
+    return (f32v)(__builtin_convertvector(half, u32v) << 16);
+}
+
+INLINE float load_as_1(dp_dtype_t dtype, const void *base, size_t at)
+{
+    if (dtype == DP_F32) return ((const f32_mem *)base)[at];
+    return dtype == DP_F16 ? dp_convert_f16_to_f32(((const u16_mem *)base)[at])
+                           : dp_convert_bf16_to_f32(((const u16_mem *)base)[at]);
+}
+
+/* LANES elements, rounded to f32, f16 or bf16. */
+typedef union packed {
+    f32v whole;
+    u16v half;
+} packed_t;
+
+/* To nearest even. A NaN stays one where it came from bf16 or is canonical: of others the rounding
+ * may carry into the sign. */
+INLINE f32v round_to_bf16(f32v value)
+{
+    const u32v bits = (u32v)value;
+
+    return (f32v)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+/* Rounds to nearest even. *seen: the value as a reader of the result will see it. */
+INLINE packed_t pack_as(dp_dtype_t dtype, f32v value, f32v *seen)
+{
+    packed_t packed = {.whole = value};
+
+    *seen = value;
+    if (dtype == DP_BF16) {
+        *seen = round_to_bf16(value);
+        packed.half = __builtin_convertvector((u32v)*seen >> 16, u16v);
+    } else if (dtype == DP_F16) {
+        packed.half = f32_to_f16(value);
+        *seen = f16_to_f32(packed.half);
+    }
+    return packed;
+}
+
+INLINE void store_packed(dp_dtype_t dtype, void *base, size_t at, packed_t packed)
+{
+    if (dtype == DP_F32) {
+        store(base, at, packed.whole);
+    } else {
+        *(u16v_mem *)((u16_mem *)base + at) = packed.half;
+    }
+}
+
+INLINE void store_as_1(dp_dtype_t dtype, void *base, size_t at, float value)
+{
+    if (dtype == DP_F32) {
+        ((f32_mem *)base)[at] = value;
+    } else {
+        ((u16_mem *)base)[at] =
+            dtype == DP_F16 ? dp_convert_f32_to_f16(value) : dp_convert_f32_to_bf16(value);
+    }
+}
+
 /* to[i] = f32(from[i]) * scale */
 static inline void widen_block(dp_dtype_t dtype, void *to, const void *from, size_t count,
                                float scale)
@@ -250,19 +351,8 @@ static inline void widen_block(dp_dtype_t dtype, void *to, const void *from, siz
     size_t i = 0;
 
     if (dtype == DP_F16) {
-#if defined(__AVX512F__)
-        for (; i + 16 <= count; i += 16) {
-            __m256i packed = _mm256_loadu_si256((const void *)(in + i));
-
-            store(out, i, (f32v)_mm512_cvtph_ps(packed) * scale);
-        }
-#elif defined(__F16C__)
-        for (; i + 8 <= count; i += 8) {
-            __m128i packed = _mm_loadu_si128((const void *)(in + i));
-
-            store(out, i, (f32v)_mm256_cvtph_ps(packed) * scale);
-        }
-#endif
+        for (; i + LANES <= count; i += LANES)
+            store(out, i, load_as(DP_F16, in, i) * scale);
         for (; i < count; i++)
             out[i] = dp_convert_f16_to_f32(in[i]) * scale;
         return;
@@ -280,19 +370,8 @@ static inline void narrow_block(dp_dtype_t dtype, void *to, const void *from, si
     size_t i = 0;
 
     if (dtype == DP_F16) {
-#if defined(__AVX512F__)
-        for (; i + 16 <= count; i += 16) {
-            _mm256_storeu_si256((void *)(out + i),
-                                _mm512_cvtps_ph((__m512)(load(in, i) * scale),
-                                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-        }
-#elif defined(__F16C__)
-        for (; i + 8 <= count; i += 8) {
-            _mm_storeu_si128((void *)(out + i),
-                             _mm256_cvtps_ph((__m256)(load(in, i) * scale),
-                                             _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-        }
-#endif
+        for (; i + LANES <= count; i += LANES)
+            *(u16v_mem *)(out + i) = f32_to_f16(load(in, i) * scale);
         for (; i < count; i++)
             out[i] = dp_convert_f32_to_f16(in[i] * scale);
         return;
@@ -429,16 +508,17 @@ static inline void claim_block(const dp_reduce_args_t *args, size_t offset, size
     }
 }
 
-/* Writes a finished block to every output, except to where it already lies. Streaming pays (a
- * tenth) only where the lines were not read just before: on an input it costs three times the time.
+/* Writes a finished block to every output, except to where it already lies: block, and `also` if it
+ * is not NULL. Streaming pays (a tenth) only where the lines were not read just before: on an input
+ * it costs three times the time.
  */
 static inline void emit_block(const dp_reduce_args_t *args, size_t offset, const void *block,
-                              size_t bytes)
+                              size_t bytes, const void *also)
 {
     for (int k = 0; k < args->out_count; k++) {
         unsigned char *to = (unsigned char *)args->out[k] + offset;
 
-        if (to == block) continue;
+        if (to == block || to == also) continue;
         if (args->streaming && !is_input(args, args->out[k])) {
             stream_bytes(to, block, bytes);
         } else {

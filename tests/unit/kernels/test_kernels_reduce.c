@@ -54,11 +54,27 @@ typedef struct shape {
     double prescale, postscale;
     int64_t divisor;
     int calm;
+    unsigned pattern; /* not 0: 16-bit elements, the next count of all patterns from here on */
 } shape_t;
 
 static int is_float(dp_dtype_t dtype)
 {
     return dtype == DP_F16 || dtype == DP_BF16 || dtype == DP_F32 || dtype == DP_F64;
+}
+
+/* Input 0 walks through all patterns in their order, the others in jumps. */
+static void fill(const shape_t *shape, int k, unsigned char *to, uint64_t *state)
+{
+    if (shape->pattern == 0) {
+        kernel_fill(shape->dtype, to, shape->count, state, shape->calm);
+        return;
+    }
+    for (size_t i = 0; i < shape->count; i++) {
+        const uint16_t bits =
+            (uint16_t)((shape->pattern + i) * (k == 0 ? 1 : 40503u + 2u * (unsigned)k));
+
+        memcpy(to + 2 * i, &bits, sizeof(bits));
+    }
 }
 
 static void check_shape(arena_t *arena, const shape_t *shape, uint64_t *state)
@@ -85,8 +101,7 @@ static void check_shape(arena_t *arena, const shape_t *shape, uint64_t *state)
     dp_tally_init(&expected_tally);
     for (int k = 0; k < shape->in_count; k++) {
         in[k] = arena->in[k] + shape->skew * (size_t)(k + 1);
-        kernel_fill(shape->dtype, arena->in[k] + shape->skew * (size_t)(k + 1), shape->count, state,
-                    shape->calm);
+        fill(shape, k, arena->in[k] + shape->skew * (size_t)(k + 1), state);
         saved[k] = malloc(bytes + 1);
         memcpy(saved[k], in[k], bytes);
     }
@@ -168,7 +183,7 @@ static void reduce_every_type_and_operation(void **unused)
     arena_free(&arena);
 }
 
-static void reduce_f32_sum_every_count_of_inputs_and_outputs(void **unused)
+static void reduce_sum_every_count_of_inputs_and_outputs(void **unused)
 {
     arena_t arena = arena_make();
     uint64_t state = 2;
@@ -176,20 +191,51 @@ static void reduce_f32_sum_every_count_of_inputs_and_outputs(void **unused)
     (void)unused;
     for (int in_count = 1; in_count <= inputs_max; in_count++) {
         for (int out_count = 1; out_count <= outputs_max; out_count++) {
-            for (int mode = 0; mode < 8; mode++) {
-                shape_t shape = {.dtype = DP_F32,
+            for (int mode = 0; mode < 24; mode++) {
+                shape_t shape = {.dtype = (dp_dtype_t)(DP_F16 + mode / 8),
                                  .reduce = DP_SUM,
                                  .in_count = in_count,
                                  .out_count = out_count,
                                  .count = 4096 + 37,
                                  .skew = mode & 1 ? 1 : 4,
                                  .in_place = mode >> 1 & 1,
-                                 .streaming = mode >> 2,
+                                 .streaming = mode >> 2 & 1,
                                  .prescale = 1.0,
                                  .postscale = 1.0};
 
                 check_shape(&arena, &shape, &state);
                 shape.prescale = 0.3;
+                shape.postscale = 1.0 / 3.0;
+                check_shape(&arena, &shape, &state);
+            }
+        }
+    }
+    arena_free(&arena);
+}
+
+/* Subnormals, Inf and every NaN among them; two inputs and more than the loops are unrolled for. */
+static void reduce_every_16_bit_pattern(void **unused)
+{
+    arena_t arena = arena_make();
+    uint64_t state = 5;
+
+    (void)unused;
+    for (int dtype = DP_F16; dtype <= DP_BF16; dtype++) {
+        for (int reduce = 0; reduce < DP_REDUCE_COUNT; reduce++) {
+            for (unsigned pattern = 0x10000; pattern < 0x20000; pattern += 8192) {
+                shape_t shape = {.dtype = (dp_dtype_t)dtype,
+                                 .reduce = (dp_reduce_t)reduce,
+                                 .in_count = 1 + (int)(pattern / 8192 % 5),
+                                 .out_count = 2,
+                                 .count = 8192,
+                                 .skew = 2,
+                                 .prescale = 1.0,
+                                 .postscale = 1.0,
+                                 .pattern = pattern};
+
+                check_shape(&arena, &shape, &state);
+                shape.in_count = 2;
+                check_shape(&arena, &shape, &state);
                 shape.postscale = 1.0 / 3.0;
                 check_shape(&arena, &shape, &state);
             }
@@ -246,7 +292,7 @@ static void reduce_integer_average_divides_toward_zero(void **unused)
     dp_kernel_reduce(&args);
     assert_int_equal(c, -3);
     for (int dtype = DP_U8; dtype <= DP_U64; dtype++) {
-        for (int divisor = 2; divisor <= 300; divisor += 149) {
+        for (int64_t divisor = 2; divisor <= INT64_C(1) << 40; divisor = divisor * 149 - 1) {
             shape_t shape = {.dtype = (dp_dtype_t)dtype,
                              .reduce = DP_AVERAGE,
                              .in_count = 3,
@@ -330,7 +376,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_every_type_and_operation),
-        cmocka_unit_test(reduce_f32_sum_every_count_of_inputs_and_outputs),
+        cmocka_unit_test(reduce_sum_every_count_of_inputs_and_outputs),
+        cmocka_unit_test(reduce_every_16_bit_pattern),
         cmocka_unit_test(reduce_scales_every_float_type),
         cmocka_unit_test(reduce_integer_average_divides_toward_zero),
         cmocka_unit_test(reduce_nan_wins_min_and_max),
