@@ -16,7 +16,8 @@
 /* NOLINTBEGIN(bugprone-macro-parentheses): types take none */
 /*
  * type: elements; work: the unsigned type sums and products are made in; divide: the type averages
- * are divided in, wide enough for the divisor.
+ * are divided in. Up to 32 bits that is a floating-point type with so many more bits that a
+ * quotient is never rounded up to the next integer; there are vector instructions for it.
  */
 #define DEFINE_INTEGER(name, type, work, divide)                                                   \
     typedef type name##_mem __attribute__((aligned(1), may_alias));                                \
@@ -54,16 +55,16 @@
                     block[i] = (type)((divide)block[i] / (divide)args->divisor);                   \
                 }                                                                                  \
             }                                                                                      \
-            emit_block(args, at * sizeof(type), block, count * sizeof(type));                      \
+            emit_block(args, at * sizeof(type), block, count * sizeof(type), NULL);                \
         }                                                                                          \
     }
 
-DEFINE_INTEGER(u8, uint8_t, unsigned, int64_t)
-DEFINE_INTEGER(i8, int8_t, unsigned, int64_t)
-DEFINE_INTEGER(u16, uint16_t, unsigned, int64_t)
-DEFINE_INTEGER(i16, int16_t, unsigned, int64_t)
-DEFINE_INTEGER(i32, int32_t, uint32_t, int64_t)
-DEFINE_INTEGER(u32, uint32_t, uint32_t, int64_t)
+DEFINE_INTEGER(u8, uint8_t, unsigned, float)
+DEFINE_INTEGER(i8, int8_t, unsigned, float)
+DEFINE_INTEGER(u16, uint16_t, unsigned, float)
+DEFINE_INTEGER(i16, int16_t, unsigned, float)
+DEFINE_INTEGER(i32, int32_t, uint32_t, double)
+DEFINE_INTEGER(u32, uint32_t, uint32_t, double)
 DEFINE_INTEGER(i64, int64_t, uint64_t, int64_t)
 DEFINE_INTEGER(u64, uint64_t, uint64_t, uint64_t)
 /* NOLINTEND(bugprone-macro-parentheses) */
@@ -90,7 +91,7 @@ static void reduce_bool(const dp_reduce_args_t *args)
                     block[i] |= in[i] != 0;
             }
         }
-        emit_block(args, at, block, count);
+        emit_block(args, at, block, count, NULL);
     }
 }
 
@@ -171,7 +172,7 @@ static void reduce_f64(const dp_reduce_args_t *args)
             block[i] = value == value ? value : (double)NAN;
         }
         if (args->tally != NULL) tally_f64(args->tally, block, count);
-        emit_block(args, at * sizeof(double), block, count * sizeof(double));
+        emit_block(args, at * sizeof(double), block, count * sizeof(double), NULL);
     }
 }
 
