@@ -433,10 +433,10 @@ int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_
     if (trainer->phases.steps > 0) print_phases(&trainer->phases);
     mesh = &trainer->strategy->mesh;
     if (mesh->is_staged && mesh->stages.count > 1) {
-        (void)printf(
-            "bubble  %.1f %% of the stages' time waiting for each other, %.1f %% by (K - 1) / "
-            "(M + K - 1) where they cost alike\n",
-            100.0 * bubble, 100.0 * gpt2_schedule_bubble(mesh->stages.count, mesh->micros));
+        (void)printf("bubble  %.1f %% of the stages' time without a pass, %.1f %% by (K - 1) / "
+                     "(M + K - 1) where they cost alike\n",
+                     100.0 * bubble,
+                     100.0 * gpt2_schedule_bubble(mesh->stages.count, mesh->micros));
     }
     print_files(self);
     (void)fflush(stdout);

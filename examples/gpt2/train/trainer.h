@@ -79,8 +79,8 @@ int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
 /* Mean loss over --eval-batches of validation. Collective. */
 int gpt2_trainer_validate(gpt2_trainer_t *trainer, double *loss, gpt2_error_t *error);
 
-/* The part of a pipeline's steps that its stages waited for each other; 0 without one. Collective.
- */
+/* The part of their time in which stages of a pipeline ran no pass, from the beginning of a step to
+ * the end of its last pass; 0 without a pipeline. Collective. */
 int gpt2_trainer_bubble(gpt2_trainer_t *trainer, double *part, gpt2_error_t *error);
 
 /* Of the weights' bits. Collective. */

@@ -4,6 +4,8 @@
  */
 #include "examples/gpt2/train/trainer.h"
 
+#include <stdlib.h>
+
 int gpt2_trainer_mean(gpt2_trainer_t *self, gpt2_step_t *step, double *loss, gpt2_error_t *error)
 {
     double sums[2];
@@ -71,16 +73,28 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
     return 0;
 }
 
+/* Stages begin a step together, so the longest time in passes() is how long all of them had. */
 int gpt2_trainer_bubble(gpt2_trainer_t *self, double *part, gpt2_error_t *error)
 {
-    double sums[2];
+    gpt2_strategy_t *strategy = self->strategy;
+    const size_t ranks = (size_t)strategy->size;
+    double *totals; /* [ranks], and behind them the seconds in which ranks were busy */
+    double longest = 0.0;
+    double waited;
+    int code;
 
     *part = 0.0;
-    if (!self->strategy->mesh.is_staged) return 0;
-    self->strategy->ops->bubble(self->strategy, &sums[0], &sums[1]);
-    if (self->strategy->ops->sum(self->strategy, sums, 2, error) != 0) return -1;
-    if (sums[1] > 0.0) *part = sums[0] / sums[1];
-    return 0;
+    if (!strategy->mesh.is_staged) return 0;
+    totals = calloc(ranks + 1, sizeof(*totals));
+    if (totals == NULL) return gpt2_fail(error, "out of memory for %zu ranks' times", ranks);
+    strategy->ops->bubble(strategy, &waited, &totals[strategy->rank]);
+    totals[ranks] = totals[strategy->rank] - waited;
+    code = strategy->ops->sum(strategy, totals, ranks + 1, error);
+    for (size_t i = 0; i < ranks; i++)
+        longest = totals[i] > longest ? totals[i] : longest;
+    if (longest > 0.0) *part = 1.0 - totals[ranks] / (longest * (double)ranks);
+    free(totals);
+    return code;
 }
 
 int gpt2_trainer_hash(gpt2_trainer_t *self, uint64_t *hash, gpt2_error_t *error)
