@@ -35,7 +35,7 @@ done
 step() { printf '[%s/4] %-9s %s\n' "$1" "$2" "$3"; }
 die() { echo "quickstart.sh: $*" >&2; exit 1; }
 
-step 1 packages "Debian's own: ucx, libevent, libsodium, hwloc, OpenBLAS, cmake, a text"
+step 1 packages "Debian's own: ucx, libevent, libsodium, hwloc, OpenBLAS, oneDNN, cmake, a text"
 if [ -n "$prefix" ]; then
     mkdir -p "$prefix" || die "cannot make $prefix"
     prefix=$(cd "$prefix" && pwd)

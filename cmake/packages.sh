@@ -11,11 +11,11 @@ libevent-dev:-:event_loops
 libsodium-dev:-:authentication
 libhwloc-dev:-:which_cores_there_are
 libopenblas-dev:-:matrix_products_of_the_GPT-2_example
+libdnnl-dev:-:quicker_ones,_and_those_in_bf16
 bible-kjv:bible:text_to_train_on"
 
 dp_test_packages="g++:g++:a_C++_program_must_be_able_to_include_dp.h
 libcmocka-dev:-:unit_tests
-libdnnl-dev:-:one_more_source_of_matrix_products
 clang-format:clang-format:style
 clang-tidy:clang-tidy:analysis
 clang:clang:fuzzers
@@ -136,6 +136,7 @@ dp_unpack() {
     # RPATH, not RUNPATH: it also serves the libraries that our libraries need.
     LDFLAGS="-Wl,--disable-new-dtags,-rpath,$lib:$lib/openblas-pthread ${LDFLAGS:-}"
     LD_LIBRARY_PATH=$lib:$lib/openblas-pthread:$dir/lib/$multiarch${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    CMAKE_PREFIX_PATH=$dir/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH} # oneDNN has no .pc
     BIBLE_PREFIX=$dir
-    export PATH PKG_CONFIG_PATH CPATH LIBRARY_PATH LDFLAGS LD_LIBRARY_PATH BIBLE_PREFIX
+    export CMAKE_PREFIX_PATH PATH PKG_CONFIG_PATH CPATH LIBRARY_PATH LDFLAGS LD_LIBRARY_PATH BIBLE_PREFIX
 }
