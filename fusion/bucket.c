@@ -27,7 +27,7 @@
  * could overlap with its stages. */
 #define LAST_BUCKET_BYTES DP_MIB
 
-/* DP_CHECK: compares the inputs of items that begin in this bucket with their checksums at
+/* DP_CHECK_DATA: compares the inputs of items that begin in this bucket with their checksums at
  * submission. The operation runs all the same: the other ranks are committed to it. */
 static void begin_items(dp_bucket_t *bucket)
 {

@@ -3,7 +3,7 @@
  * changes nothing where the rank has joined, and the checksum of either.
  *
  * job.c and bucket_stages.c call it on the thread that runs the launch, pack on its stream's
- * thread; under DP_CHECK submit.c (coordinator/api) takes the checksum when an operation is
+ * thread; under DP_CHECK_DATA submit.c (coordinator/api) takes the checksum when an operation is
  * submitted and bucket.c when it is carried out. It must not know how the engine moves bytes.
  */
 #include "fusion/item_input.h"

@@ -339,7 +339,6 @@ static void complete_item(dp_fusion_job_t *job, const dp_fusion_item_t *state)
                                .text = state->text,
                                .raw_absmax = -1.0f};
 
-    if (state->begin_ns != 0) done.transfer_ns = dp_now_ns() - state->begin_ns;
     if (state->status == DP_OK) {
         done.count = state->count;
         done.tally = state->tally;
@@ -414,7 +413,6 @@ static int end_part(dp_fusion_job_t *job, const dp_bucket_t *bucket, size_t piec
         state->status = bucket->op.status;
         state->text = bucket->op.text;
     }
-    if (state->begin_ns == 0) state->begin_ns = bucket->begin_ns;
     state->count += written(job, bucket, piece);
     dp_tally_merge(&state->tally, &job->tallies[piece]);
     is_over = --state->parts_left == 0;

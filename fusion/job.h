@@ -36,8 +36,7 @@ typedef struct dp_fusion_item {
     int is_issued; /* its done event was recorded */
     /* guarded by job->lock once its first bucket was started */
     size_t parts_left;
-    uint64_t begin_ns; /* when the first part began to move */
-    size_t count;      /* elements written to this rank's outputs */
+    size_t count; /* elements written to this rank's outputs */
     dp_tally_t tally;
     dp_status_t status; /* the first failure */
     const char *text;   /* of it; lives as long as the job; NULL: the check failed */

@@ -60,7 +60,6 @@ typedef struct dp_pipeline_group {
 typedef struct dp_pipeline_item {
     void *request;    /* the caller's, handed back */
     const char *name; /* for errors and the timeline; borrowed */
-    uint32_t id;
     dp_collective_t collective;
     dp_reduce_t reduce;
     dp_wire_t wire;    /* resolved */
@@ -89,8 +88,8 @@ typedef struct dp_pipeline_item {
                           Reached and no longer used when done() is called. Borrowed likewise */
     dp_figures_t *figures; /* on an asynchronous device, in its memory: gets what the tally gets,
                               before the done event is reached; NULL: none. Borrowed likewise */
-    uint64_t input_hash;   /* DP_CHECK: of the inputs at submission; 0: not checked */
-    uint64_t submit_ns, agree_ns;
+    uint64_t input_hash;   /* DP_CHECK_DATA: of the inputs at submission; 0: not checked */
+    uint64_t submit_ns;
 } dp_pipeline_item_t;
 
 /* One LAUNCH of the coordinator: all of it is planned together. */
@@ -119,7 +118,6 @@ typedef struct dp_pipeline_done {
     float raw_absmax; /* of the sum before postscale, Inf after an overflow, negative: no figure;
                          goes into the next READY; equal on all ranks */
     size_t count;     /* elements written to this rank's out */
-    uint64_t transfer_ns; /* pack to unpack */
 } dp_pipeline_done_t;
 
 typedef struct dp_pipeline_callbacks {

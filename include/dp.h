@@ -102,7 +102,7 @@ typedef enum dp_status {
     DP_ERR_ABORTED,     /* dp_abort() on some rank, or an internal failure: finalize */
     DP_ERR_STALLED,     /* nothing happened to a tensor for DP_STALL_LIMIT: finalize */
     DP_ERR_ORDER,       /* calls in an order that cannot be right: sync twice, ready twice */
-    DP_ERR_CHECK        /* DP_CHECK=1 found a buffer written in flight, or replicas that differ */
+    DP_ERR_CHECK /* DP_CHECK_DATA=1 found a buffer written in flight, or replicas that differ */
 } dp_status_t;
 
 /* Element types. Values are part of the wire protocol. */
@@ -380,7 +380,7 @@ DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, v
  * @return DP_OK         averaged, also when result->skip is 1
  *         DP_ERR_ORDER  a tensor was never ready, or sync twice without ready; nothing is lost:
  *                       make it ready and sync again
- *         DP_ERR_CHECK  under DP_CHECK=1: written in flight, or weights differ between ranks
+ *         DP_ERR_CHECK  under DP_CHECK_DATA=1: written in flight, or weights differ between ranks
  *         or the failure of an operation
  */
 DP_API dp_status_t dp_gradients_sync(dp_gradients_t *gradients, dp_gradients_result_t *result);
@@ -415,8 +415,9 @@ typedef struct dp_device_result {
  * the first ready() of the next step blocks until this sync is over on the device, as the scales
  * depend on what it found.
  *
- * Without a GPU it is dp_gradients_sync(), and the result lies in ordinary memory. Under DP_CHECK
- * it waits for the averages on a GPU too, to compare weights before the optimizer writes them.
+ * Without a GPU it is dp_gradients_sync(), and the result lies in ordinary memory. Under
+ * DP_CHECK_DATA it waits for the averages on a GPU too, to compare weights before the optimizer
+ * writes them.
  *
  * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
  *               cudaStreamLegacy); not used without a GPU
@@ -680,8 +681,8 @@ DP_API dp_status_t dp_shards_loss_scale_set(dp_shards_t *shards, const dp_loss_s
 
 /**
  * Computes a checksum of all weights, as the rows have them. Collective; waits. The same for every
- * stage and number of ranks; for DP_CHECK-like comparisons, not against an attacker. Rows that a
- * stream is still writing must be complete before the call.
+ * stage and number of ranks; for DP_CHECK_DATA-like comparisons, not against an attacker. Rows that
+ * a stream is still writing must be complete before the call.
  *
  * @return DP_OK, DP_ERR_CHECK: whole units, or replicas of a row, differ between ranks
  */

@@ -1,5 +1,5 @@
 /*
- * hash.c - a 64-bit checksum of a buffer, for DP_CHECK.
+ * hash.c - a 64-bit checksum of a buffer, for DP_CHECK_DATA.
  *
  * Four lanes of multiply and rotate over 32-byte stripes keep the multiplier busy; the length and
  * the lanes are folded together at the end. Bytes are read little-endian, so machines agree.

@@ -103,7 +103,7 @@ void dp_kernel_reduce_cast(const float *const *in, int in_count, dp_dtype_t wire
 void dp_kernel_expand(dp_dtype_t wire, const void *in, float *const *out, int out_count,
                       size_t count, float scale, dp_tally_t *tally);
 
-/* A 64-bit checksum, for DP_CHECK; fast, not cryptographic; the same on every machine. */
+/* A 64-bit checksum, for DP_CHECK_DATA; fast, not cryptographic; the same on every machine. */
 uint64_t dp_kernel_hash(const void *data, size_t bytes, uint64_t seed);
 
 /* A checksum of elements at the places first .. first + count - 1: the sum of a number for each

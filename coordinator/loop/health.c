@@ -1,6 +1,6 @@
 /*
  * health.c - heartbeats between neighbours of the tree, and the numbers of messages. Pure; called
- * by loop.c, progress.c and thread.c on the thread that owns progress.
+ * by round.c, progress.c and thread.c on the thread that owns progress.
  */
 #include "coordinator/loop/health.h"
 

@@ -2,9 +2,9 @@
  * health.h - heartbeats between neighbours of the tree: when to send one, when a neighbour that
  * sends none is suspect or lost; and the numbers by which a lost message is found.
  *
- * Pure arithmetic on times, without a clock, a thread or a lock. The loop (loop.c) calls it on the
- * thread that owns progress and does what it says. A rank that was itself away (stopped, starved,
- * suspended) blames nobody for the silence it slept through.
+ * Pure arithmetic on times, without a clock, a thread or a lock. The round (round.c) calls it on
+ * the thread that owns progress and does what it says. A rank that was itself away (stopped,
+ * starved, suspended) blames nobody for the silence it slept through.
  *
  *     a neighbour, by the time since something last came from it:
  *

@@ -34,7 +34,7 @@ void dp_inbox_init(dp_inbox_t *inbox, dp_transport_t *transport)
     atomic_init(&inbox->urgent, NULL);
     atomic_init(&inbox->flags, 0);
     atomic_init(&inbox->sleep, DP_INBOX_AWAKE);
-    atomic_init(&inbox->launched, 0);
+    atomic_init(&inbox->launch_done, 0);
     pthread_mutex_init(&inbox->lock, NULL);
 }
 
@@ -69,7 +69,7 @@ void dp_inbox_wake(dp_inbox_t *inbox, dp_inbox_sleep_t depth)
 /* Something that cannot wait for the end of a back-off. */
 static int has_urgent_input(const dp_inbox_t *inbox)
 {
-    const unsigned patient = DP_INBOX_LAUNCHED | DP_INBOX_ACTIVITY;
+    const unsigned patient = DP_INBOX_LAUNCH_DONE | DP_INBOX_ACTIVITY;
 
     return atomic_load(&inbox->queue) != NULL || (atomic_load(&inbox->flags) & ~patient) != 0;
 }
@@ -91,17 +91,11 @@ void dp_inbox_end_backoff(dp_inbox_t *inbox)
         dp_inbox_wake(inbox, DP_INBOX_BACKING_OFF);
 }
 
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count)
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *node)
 {
-    dp_loop_node_t *old;
-
-    if (count == 0) return;
-    for (size_t i = 1; i < count; i++)
-        nodes[i]->next = nodes[i - 1]; /* newest first, as the stack is */
-    old = atomic_load_explicit(&inbox->queue, memory_order_relaxed);
-    do {
-        nodes[0]->next = old;
-    } while (!atomic_compare_exchange_weak(&inbox->queue, &old, nodes[count - 1])); /* S2 */
+    node->next = atomic_load_explicit(&inbox->queue, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak(&inbox->queue, &node->next, node)) { /* S2 */
+    }
 }
 
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag)
@@ -125,14 +119,15 @@ void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name)
     dp_inbox_raise(inbox, DP_INBOX_URGENT);
 }
 
-void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence)
+void dp_inbox_launch_done(dp_inbox_t *inbox, uint64_t sequence)
 {
-    uint64_t known = atomic_load(&inbox->launched);
+    uint64_t known = atomic_load(&inbox->launch_done);
 
     /* Launches may end out of order: the value only grows. */
-    while (known < sequence && !atomic_compare_exchange_weak(&inbox->launched, &known, sequence)) {
+    while (known < sequence &&
+           !atomic_compare_exchange_weak(&inbox->launch_done, &known, sequence)) {
     }
-    atomic_fetch_or(&inbox->flags, DP_INBOX_LAUNCHED);
+    atomic_fetch_or(&inbox->flags, DP_INBOX_LAUNCH_DONE);
     dp_inbox_wake(inbox, DP_INBOX_ASLEEP_HOLDING);
 }
 

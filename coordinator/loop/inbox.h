@@ -6,8 +6,8 @@
  * coordinator thread announces that it goes to sleep; the thread that then brings something wakes
  * it, once. A submission to a coordinator that is awake costs no system call.
  *
- * Called by post.c and progress.c on any thread, and by loop.c and thread.c. It must not know what
- * the flags mean.
+ * Called by post.c and progress.c on any thread, and by round.c, loop.c and thread.c. It must not
+ * know what the flags mean.
  */
 #ifndef DP_COORDINATOR_INBOX_H
 #define DP_COORDINATOR_INBOX_H
@@ -22,7 +22,7 @@
 /* Inputs other than submissions. */
 enum {
     DP_INBOX_URGENT = 1,
-    DP_INBOX_LAUNCHED = 2,
+    DP_INBOX_LAUNCH_DONE = 2,
     DP_INBOX_ACTIVITY = 4,
     DP_INBOX_ABORT = 8,
     DP_INBOX_FINALIZE = 16,
@@ -51,7 +51,7 @@ typedef struct dp_inbox {
     _Atomic(dp_inbox_name_t *) urgent; /* newest first */
     atomic_uint flags;                 /* DP_INBOX_... */
     _Atomic uint32_t sleep;            /* dp_inbox_sleep_t; a futex while BACKING_OFF */
-    _Atomic uint64_t launched;         /* largest sequence */
+    _Atomic uint64_t launch_done;      /* largest sequence that the data plane has finished */
     pthread_mutex_t lock;
     char activity[DP_INBOX_TEXT_MAX];      /* guarded by lock, likewise below */
     char abort_text[DP_INBOX_TEXT_MAX];    /* of the first abort */
@@ -66,10 +66,10 @@ void dp_inbox_fini(dp_inbox_t *inbox); /* submissions are forgotten */
 /* ---- Any thread, the coordinator's included; as the functions of loop.h --------------------- */
 
 /* Does not wake the coordinator: the caller does, or makes the round itself. */
-void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *const *nodes, size_t count);
+void dp_inbox_submit(dp_inbox_t *inbox, dp_loop_node_t *node);
 /* Without memory it is dropped: a hint. */
 void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
-void dp_inbox_launched(dp_inbox_t *inbox, uint64_t sequence);
+void dp_inbox_launch_done(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
 int dp_inbox_is_aborted(dp_inbox_t *inbox); /* that was called */
@@ -104,7 +104,7 @@ int dp_inbox_is_empty(const dp_inbox_t *inbox);
  * Announces that the thread is about to sleep in its event loop; from then on it is woken. The
  * thread owns progress here.
  *
- * @param is_holding 0: dp_inbox_launched() need not wake it
+ * @param is_holding 0: dp_inbox_launch_done() need not wake it
  * @return 0: something came in meanwhile, stay awake; the announcement is taken back
  */
 int dp_inbox_announce_sleep(dp_inbox_t *inbox, int is_holding);

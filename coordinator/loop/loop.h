@@ -6,9 +6,9 @@
  * (coordinator/api) and the program-order module call it, from any thread. It must not touch
  * tensors, devices or engines: then nothing that the data plane does can make this rank look dead.
  *
- * The work is done in *rounds* (loop.c). A round takes in everything that has arrived and gives out
- * everything that follows from it. The thread that *owns progress* makes the rounds: it holds
- * progress_lock (loop_internal.h). It is the coordinator thread (thread.c), or a thread blocked in
+ * The work is done in *rounds* (round.c). A round takes in everything that has arrived and gives
+ * out everything that follows from it. The thread that *owns progress* makes the rounds: it holds
+ * progress_lock (state.h). It is the coordinator thread (thread.c), or a thread blocked in
  * dp_wait() (progress.c): that one is awake anyway, so a small operation costs no wake-up.
  *
  *   The coordinator thread                     progress_lock     inbox.sleep
@@ -120,53 +120,6 @@ typedef struct dp_loop_node {
     struct dp_loop_node *next; /* the loop's */
     dp_submission_t submission;
 } dp_loop_node_t;
-
-/* Queues nodes[0..count) as one batch, in order, and wakes the coordinator. waits_at_once: this
- * thread means to call dp_loop_progress_until() next, so a coordinator that backs off is not woken.
- * If the thread does something else, the coordinator finds the submission at the end of its
- * back-off, a millisecond or two later. Without may_back_off, and on a rank with a parent whose
- * coordinator sleeps in its event loop, the calling thread makes one round itself: that costs no
- * more than to wake the thread that would make it. Any thread. */
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count, int waits_at_once);
-
-/* Queues them without waking the coordinator, as another submission of this thread follows at once.
- * A thread that makes rounds in its wait finds them too. Any thread. */
-void dp_loop_queue(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t count);
-
-/* Makes rounds on the calling thread until *state >= reached, no round has found anything for
- * spin_ns, or the deadline has come. Returns early where the world is over. Any thread but the
- * coordinator's; only one at a time makes rounds, the others wait here for their turn. */
-void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
-                            uint64_t spin_ns, uint64_t deadline_ns);
-
-/* A thread waits for this operation, which is not launched: the root should hold it back no longer.
- * Any thread. Cheap; may be called late or twice. */
-void dp_loop_urgent(dp_loop_t *loop, uint32_t group, const char *name);
-
-/* A thread falls asleep until something is launched (change 1), or does so no longer (-1). While
- * there is one, the coordinator thread never backs off: nobody else makes rounds for it. Any
- * thread. */
-void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change);
-
-/* A thread in a wait is awake (change 1), or no longer (-1). It makes rounds, or will when the
- * operation that it carries out is done; the coordinator thread backs off meanwhile. Any thread. */
-void dp_loop_count_awake_waiter(dp_loop_t *loop, int change);
-
-/* The data plane finished launch `sequence`. Any thread. */
-void dp_loop_launched(dp_loop_t *loop, uint64_t sequence);
-
-/* Describes what this rank does now, for stall reports. Any thread; copied. */
-void dp_loop_set_activity(dp_loop_t *loop, const char *text);
-
-/* Ends the world with this reason. Any thread. */
-void dp_loop_abort(dp_loop_t *loop, dp_status_t status, const char *text);
-/* 1: that was called; the world ends with the next round. Any thread. */
-int dp_loop_is_aborting(dp_loop_t *loop);
-
-/* Something differs between the ranks: sends this rank's history to the neighbours. If none of them
- * finds the reason within a second, the world ends with this one. Any thread; the first call
- * counts. */
-void dp_loop_report_mismatch(dp_loop_t *loop, dp_status_t status, const char *text);
 
 /* Says that this rank submits nothing more; what it submitted still completes, or fails because the
  * others leave too. Any thread; may be repeated. */

@@ -8,9 +8,12 @@
  * sleeps on, or backs off if a message wakes it meanwhile (thread.c; loop.h has a diagram). Nothing
  * depends on it then, and it goes on with the rounds as soon as the waiting thread leaves them.
  */
-#include "coordinator/loop/loop_internal.h"
+#include "coordinator/loop/progress.h"
 
 #include <sched.h>
+
+#include "coordinator/loop/round.h"
+#include "coordinator/loop/state.h"
 
 /* A thread that has waited for so many times its spin goes to sleep, however much goes on: other
  * tensors may keep the rounds busy for ever. */
@@ -72,18 +75,17 @@ static void return_progress(dp_loop_t *loop)
     if (atomic_load(&loop->waiters.asleep) > 0) dp_inbox_end_backoff(&loop->inbox);
 }
 
-void dp_loop_queue(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count)
+void dp_loop_queue(dp_loop_t *loop, dp_loop_node_t *node)
 {
-    dp_inbox_submit(&loop->inbox, nodes, node_count);
+    dp_inbox_submit(&loop->inbox, node);
 }
 
-void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *const *nodes, size_t node_count,
-                    int waits_at_once)
+void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *node, int waits_at_once)
 {
     const int may_back_off = loop->options.may_back_off;
     int makes_round;
 
-    dp_inbox_submit(&loop->inbox, nodes, node_count);
+    dp_inbox_submit(&loop->inbox, node);
     /* Where nobody polls, a round here costs no more than to wake the coordinator for it. So it
      * does where that thread is asleep: the round tells the parent, and the answer finds this
      * thread in its wait, or wakes the coordinator by the doorbell. At the root a round may launch,
@@ -122,4 +124,17 @@ void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint
         (void)sched_yield(); /* the rank that is to answer may share this core */
     }
     return_progress(loop);
+}
+
+void dp_loop_count_sleeping_waiter(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add(&loop->waiters.asleep, change);
+    /* The coordinator thread reads this count before it announces a back-off. One that begins just
+     * now is therefore missed here; it ends by itself, 1.6 ms later at most. */
+    if (change > 0) dp_inbox_end_backoff(&loop->inbox);
+}
+
+void dp_loop_count_awake_waiter(dp_loop_t *loop, int change)
+{
+    atomic_fetch_add(&loop->waiters.awake, change);
 }

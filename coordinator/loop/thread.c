@@ -1,17 +1,18 @@
 /*
- * thread.c - the coordinator thread: libevent around a transport in event mode; its start and end.
+ * thread.c - the coordinator thread: libevent around a transport in event mode.
  *
  * The thread makes rounds as long as they find something, and polls for DP_SPIN after the last one.
  * Then it arms the transport and sleeps in the event loop until the transport's descriptor is
  * readable or the next deadline is due. While waiting threads make the rounds (progress.c) it only
- * backs off. dp_loop_start() and dp_loop_stop() are the owner's; all else here runs on the
- * coordinator thread. loop.h has a diagram of its states.
+ * backs off. loop.h has a diagram of its states. loop.c opens, starts and closes it; all else here
+ * runs on the coordinator thread.
  */
-#include "coordinator/loop/loop_internal.h"
+#include "coordinator/loop/thread.h"
 
 #include <event2/event.h>
-#include <stdlib.h>
 
+#include "coordinator/loop/round.h"
+#include "coordinator/loop/state.h"
 #include "runtime/base/limits.h"
 #include "runtime/base/thread.h"
 
@@ -192,7 +193,7 @@ static void *coordinator_main(void *arg)
 
         transport->ops->close(transport, dp_now_ns() + patience_ns);
     }
-    atomic_store(&loop->counters.cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID, 0));
+    atomic_store(&loop->counters.cpu_ns, dp_loop_cpu_ns(CLOCK_THREAD_CPUTIME_ID));
     pthread_mutex_unlock(&loop->progress_lock); /* a waiting thread sees is_over or must_stop now */
     pthread_mutex_lock(&loop->final.lock);
     loop->final.status = loop->end.is_over ? loop->end.status : DP_ERR_ABORTED;
@@ -202,26 +203,9 @@ static void *coordinator_main(void *arg)
     return NULL;
 }
 
-/* ---- Start and stop ------------------------------------------------------------------------- */
+/* ---- For loop.c ----------------------------------------------------------------------------- */
 
-dp_status_t dp_loop_neighbours(const dp_topology_t *topology, int arity, int rank, int *ranks,
-                               int *out_count)
-{
-    dp_tree_links_t links;
-    dp_status_t status = dp_tree_links_init(&links, topology, arity, rank);
-    int found = 0;
-
-    if (status != DP_OK) return status;
-    DP_ASSERT(links.child_count + 1 <= DP_LOOP_NEIGHBOURS_MAX(arity));
-    if (links.parent >= 0) ranks[found++] = links.parent;
-    for (int i = 0; i < links.child_count; i++)
-        ranks[found++] = links.children[i];
-    dp_tree_links_fini(&links);
-    *out_count = found;
-    return DP_OK;
-}
-
-static dp_status_t open_events(dp_loop_t *loop)
+dp_status_t dp_loop_thread_open(dp_loop_t *loop)
 {
     dp_transport_t *transport = loop->options.transport;
     struct event_config *config = event_config_new();
@@ -231,6 +215,7 @@ static dp_status_t open_events(dp_loop_t *loop)
      * of 200 us must not become the next millisecond. */
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
                                       EVENT_BASE_FLAG_PRECISE_TIMER);
+    loop->thread.backoff_ns = BACKOFF_LEAST_NS;
     loop->thread.base = event_base_new_with_config(config);
     event_config_free(config);
     if (loop->thread.base == NULL) return DP_ERR_SYSTEM;
@@ -241,24 +226,7 @@ static dp_status_t open_events(dp_loop_t *loop)
     return event_add(loop->thread.readable, NULL) == 0 ? DP_OK : DP_ERR_SYSTEM;
 }
 
-static dp_status_t open_health(dp_loop_t *loop)
-{
-    const dp_config_t *config = loop->options.config;
-    int *ranks = malloc(((size_t)loop->links.child_count + 1) * sizeof(*ranks));
-    int found = 0;
-    dp_status_t status;
-
-    if (ranks == NULL) return DP_ERR_NO_MEMORY;
-    if (loop->links.parent >= 0) ranks[found++] = loop->links.parent;
-    for (int i = 0; i < loop->links.child_count; i++)
-        ranks[found++] = loop->links.children[i];
-    status = dp_health_init(&loop->health, ranks, found, config->heartbeat_ns,
-                            config->peer_timeout_ns, config->start_timeout_ns, dp_now_ns());
-    free(ranks);
-    return status;
-}
-
-static dp_status_t start_thread(dp_loop_t *loop)
+dp_status_t dp_loop_thread_start(dp_loop_t *loop)
 {
     const int failed = dp_thread_start(&loop->thread.id, coordinator_main, loop);
 
@@ -272,80 +240,9 @@ static dp_status_t start_thread(dp_loop_t *loop)
     return DP_OK;
 }
 
-static void loop_destroy(dp_loop_t *loop)
+void dp_loop_thread_close(dp_loop_t *loop)
 {
     if (loop->thread.readable != NULL) event_free(loop->thread.readable);
     if (loop->thread.timer != NULL) event_free(loop->thread.timer);
     if (loop->thread.base != NULL) event_base_free(loop->thread.base);
-    dp_negotiator_destroy(loop->negotiator);
-    dp_health_fini(&loop->health);
-    dp_tree_links_fini(&loop->links);
-    dp_inbox_fini(&loop->inbox);
-    pthread_cond_destroy(&loop->final.ended);
-    pthread_mutex_destroy(&loop->progress_lock);
-    pthread_mutex_destroy(&loop->final.lock);
-    free(loop->message);
-    free(loop);
-}
-
-dp_status_t dp_loop_start(const dp_loop_options_t *options, dp_loop_t **out, dp_error_t *error)
-{
-    const dp_config_t *config = options->config;
-    dp_negotiator_options_t negotiator = {.rank = options->rank,
-                                          .size = options->size,
-                                          .topology = options->topology,
-                                          .hold_ns = config->hold_ns,
-                                          .fusion_bytes = config->fusion_bytes,
-                                          .stall_warn_ns = config->stall_warn_ns,
-                                          .stall_limit_ns = config->stall_limit_ns,
-                                          .finalize_limit_ns = config->finalize_limit_ns};
-    const char *what = "its place in the tree";
-    dp_loop_t *loop = calloc(1, sizeof(*loop));
-    dp_status_t status;
-
-    if (loop == NULL) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "rank %d: no memory for the coordinator",
-                            options->rank);
-    }
-    loop->options = *options;
-    loop->end.mismatch_end_ns = UINT64_MAX;
-    loop->thread.backoff_ns = BACKOFF_LEAST_NS;
-    loop->trace.track = dp_trace_track(options->trace, "coordinator", DP_TRACE_TRACK_COORDINATOR);
-    loop->trace.name_in = dp_trace_name(options->trace, "message in");
-    loop->trace.name_out = dp_trace_name(options->trace, "message out");
-    loop->trace.name_round = dp_trace_name(options->trace, "round");
-    loop->spin_ns = config->spin_ns;
-    dp_inbox_init(&loop->inbox, options->transport);
-    pthread_mutex_init(&loop->progress_lock, NULL);
-    pthread_mutex_init(&loop->final.lock, NULL);
-    pthread_cond_init(&loop->final.ended, NULL);
-    status = dp_tree_links_init(&loop->links, options->topology, config->tree_arity, options->rank);
-    if (status != DP_OK) goto fail;
-    what = "its negotiator";
-    negotiator.links = &loop->links;
-    status = dp_negotiator_create(&negotiator, &loop->negotiator);
-    if (status != DP_OK) goto fail;
-    what = "its neighbours' clocks";
-    status = open_health(loop);
-    if (status != DP_OK) goto fail;
-    what = "libevent";
-    status = open_events(loop);
-    if (status != DP_OK) goto fail;
-    what = "its thread";
-    status = start_thread(loop);
-    if (status != DP_OK) goto fail;
-    *out = loop;
-    return DP_OK;
-fail:
-    loop_destroy(loop);
-    return dp_error_set(error, status, "rank %d: the coordinator did not start: %s: %s",
-                        options->rank, what, dp_status_string(status));
-}
-
-void dp_loop_stop(dp_loop_t *loop)
-{
-    if (loop == NULL) return;
-    dp_inbox_raise(&loop->inbox, DP_INBOX_STOP);
-    if (loop->thread.is_made) pthread_join(loop->thread.id, NULL);
-    loop_destroy(loop);
 }

@@ -149,7 +149,6 @@ void dp_agree_launch(dp_negotiator_t *n, dp_entry_t *entry, const dp_launch_entr
     launch_entry.request = entry->part.request;
     launch_entry.signature = entry->signature;
     launch_entry.name = entry->name;
-    launch_entry.id = entry->id;
     if (n->is_fatal) return;
     if (dp_entry_takes_part(n, entry) && dp_outbox_entry(n, &launch_entry) != DP_OK)
         dp_fatal_memory(n);

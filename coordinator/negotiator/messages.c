@@ -85,7 +85,7 @@ void dp_frame_write_header(dp_writer_t *writer, const dp_frame_header_t *header)
     dp_write_u8(writer, DP_FRAME_VERSION);
     dp_write_u8(writer, 0);
     dp_write_u16(writer, 0);
-    dp_write_u32(writer, header->generation);
+    dp_write_u32(writer, 0);
     dp_write_u64(writer, header->position);
 }
 
@@ -344,7 +344,7 @@ dp_status_t dp_frame_read_header(dp_reader_t *reader, dp_frame_header_t *header,
     if (*version != DP_FRAME_VERSION) return DP_ERR_UNSUPPORTED;
     zero = dp_read_u8(reader);
     zero |= dp_read_u16(reader);
-    header->generation = dp_read_u32(reader);
+    zero |= dp_read_u32(reader);
     header->position = dp_read_u64(reader);
     return reader->failed || zero != 0 ? DP_ERR_INVALID : DP_OK;
 }

@@ -7,7 +7,7 @@
  * little-endian.
  *
  *   frame  := header item*                     at most DP_MESSAGE_MAX bytes
- *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 generation, u64 position
+ *   header := u8 version (DP_FRAME_VERSION), u8 zero, u16 zero, u32 zero, u64 position
  *   item   := u8 kind, fields by kind
  *   ref    := u32 id                           a tensor that the root has named
  *           | u32 DP_ID_NONE, key              one it has not
@@ -92,7 +92,6 @@ typedef enum dp_item_kind {
 #define DP_FLAG_PRIORITY 64u /* READY: it is not 0: it follows */
 
 typedef struct dp_frame_header {
-    uint32_t generation; /* of the membership; 0 until a world can change */
     uint64_t position;
 } dp_frame_header_t;
 

@@ -233,7 +233,7 @@ void dp_negotiator_urgent(dp_negotiator_t *n, uint32_t group, const char *name, 
         dp_own_urgent(n, entry);
 }
 
-void dp_negotiator_launched(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
+void dp_negotiator_launch_done(dp_negotiator_t *n, uint64_t sequence, uint64_t now_ns)
 {
     if (is_alive(n, now_ns)) dp_order_finished(n, sequence);
 }

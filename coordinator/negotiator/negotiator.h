@@ -57,9 +57,8 @@ typedef struct dp_launch_entry {
     const dp_signature_t *signature; /* what all agreed on; valid until the next call */
     const char *name;                /* likewise */
     uint32_t absent;                 /* ranks of the group that have joined instead */
-    uint32_t id;       /* of the name, from the root, for ever; UINT32_MAX of a group_create */
-    float last_absmax; /* maximum over the ranks of what submit was given */
-    int in_place;      /* AND over the ranks */
+    float last_absmax;               /* maximum over the ranks of what submit was given */
+    int in_place;                    /* AND over the ranks */
 } dp_launch_entry_t;
 
 /* Valid until the next call on the negotiator. */
@@ -118,7 +117,7 @@ void dp_negotiator_urgent(dp_negotiator_t *negotiator, uint32_t group, const cha
 /* The data plane has finished this launch. Launches of other lanes with lower numbers may finish
  * later: the greatest number counts, so the data plane may be taken for idle while they run, and a
  * tensor is launched that could have been held back. */
-void dp_negotiator_launched(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
+void dp_negotiator_launch_done(dp_negotiator_t *negotiator, uint64_t sequence, uint64_t now_ns);
 /* This rank will submit nothing more. Call it at once, also while requests are pending: these are
  * still launched, or fail with DP_ERR_LEFT where another rank left too. Waiting for them first
  * would leave two ranks waiting for each other. FINISHED comes when every rank is that far. */

@@ -403,7 +403,7 @@ void dp_order_withdraw(dp_negotiator_t *n, const dp_entry_t *entry)
 static int is_launch_due(const dp_negotiator_t *n)
 {
     if (n->order.complete.count == 0) return 0;
-    return n->order.launched >= n->order.launching || n->order.is_urgent ||
+    return n->order.done >= n->order.launching || n->order.is_urgent ||
            n->order.bytes >= n->order.fusion_bytes ||
            n->now_ns - n->order.since_ns >= n->order.hold_ns;
 }
@@ -448,7 +448,7 @@ void dp_order_launched(dp_negotiator_t *n, uint64_t sequence, int takes_part)
 
 void dp_order_finished(dp_negotiator_t *n, uint64_t sequence)
 {
-    n->order.launched = dp_max(n->order.launched, sequence);
+    n->order.done = dp_max(n->order.done, sequence);
 }
 
 void dp_order_hurry(dp_negotiator_t *n)

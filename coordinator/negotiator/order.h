@@ -13,7 +13,7 @@ typedef struct dp_ordering {
     uint64_t hold_ns;    /* longest a complete tensor is held back */
     size_t fusion_bytes; /* enough is gathered to launch at once */
     uint64_t launching;  /* sequence of the last launch that this rank takes part in */
-    uint64_t launched;   /* the last one that the data plane has finished */
+    uint64_t done;       /* the last one that the data plane has finished */
     uint64_t (*indices)[DP_GROUP_INDEX_WORDS]; /* [size] a bit for each index of the groups that a
                                                   rank is in; NULL: no group was made */
     /* by priority, then in the order they became complete */
@@ -34,7 +34,7 @@ void dp_order_expired(dp_negotiator_t *n, dp_entry_t *entry, const char *text);
 void dp_order_launch_held(dp_negotiator_t *n); /* launches all that is complete */
 void dp_order_flush(dp_negotiator_t *n);       /* what is due before frames go out */
 void dp_order_hurry(dp_negotiator_t *n);       /* a thread waits for one that is held back */
-/* The data plane has finished this launch (dp_negotiator_launched()). */
+/* The data plane has finished this launch (dp_negotiator_launch_done()). */
 void dp_order_finished(dp_negotiator_t *n, uint64_t sequence);
 /* Every rank: an ordered item was made or applied; a launch; all up to here was not for it. */
 void dp_order_advance(dp_negotiator_t *n);

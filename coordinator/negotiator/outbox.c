@@ -59,7 +59,7 @@ static void destroy_all(dp_out_frame_t *frame)
 
 static void frame_begin(dp_out_frame_t *frame, int target, uint64_t position)
 {
-    dp_frame_header_t header = {0, position};
+    const dp_frame_header_t header = {position};
     dp_writer_t writer;
 
     frame->next = NULL;

@@ -342,7 +342,7 @@ static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader
 
     if (status == DP_ERR_UNSUPPORTED) {
         dp_fatal_protocol(n, from, "it speaks version %d, this rank %d", version, DP_FRAME_VERSION);
-    } else if (status != DP_OK || header->generation != 0) {
+    } else if (status != DP_OK) {
         dp_fatal_protocol(n, from, "malformed header");
     } else if (header->position == DP_POSITION_NONE) {
         return 1; /* the loop lets nothing but FATAL pass */
@@ -367,7 +367,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
 {
     int child = child_index(n, from);
     dp_item_t *item = &n->item;
-    dp_frame_header_t header = {0, 0};
+    dp_frame_header_t header = {0};
     dp_reader_t reader;
 
     dp_reader_init(&reader, data, bytes);

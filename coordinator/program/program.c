@@ -30,6 +30,7 @@
  * (the heartbeat functions), and the data plane's (suspend). It must not know how data moves.
  */
 #include "coordinator/program/program.h"
+#include "coordinator/loop/post.h"
 
 #include <pthread.h>
 #include <stdio.h>

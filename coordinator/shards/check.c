@@ -7,7 +7,7 @@
  *
  *     rank 0: hash(row 0)  +  rank 1: hash(row 1)  =  hash(all weights of the unit)
  *
- * DP_CHECK compares the two at every sync, unit by unit; dp_shards_hash() adds the units up.
+ * DP_CHECK_DATA compares the two at every sync, unit by unit; dp_shards_hash() adds the units up.
  * Called on the program's thread, collectively.
  */
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static dp_status_t sum_unit(const dp_shards_t *shards, size_t g, int wants_all, 
     return dp_unit_error(shards, unit, status, "no checksum of its weights");
 }
 
-/* ---- DP_CHECK ------------------------------------------------------------------------------- */
+/* ---- DP_CHECK_DATA ------------------------------------------------------------------------------- */
 
 static dp_status_t differ(const dp_shards_t *shards, size_t g, const dp_group_t *group, int a,
                           uint64_t of_a, int b, uint64_t of_b)

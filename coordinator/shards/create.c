@@ -312,7 +312,7 @@ static dp_status_t make_memory(dp_shards_t *shards, const dp_shard_unit_t *units
 
 static int is_checking(const dp_context_t *context)
 {
-    const char *check = dp_setting(context, "CHECK");
+    const char *check = dp_setting(context, "CHECK_DATA");
 
     return check != NULL && strcmp(check, "1") == 0;
 }

@@ -10,7 +10,7 @@
  *     reduce.c   gradients: memory for them, ready, and the way of one average
  *     sync.c     waits for all averages, adds up exact figures, decides
  *     stream.c   the sync that leaves its result on a GPU
- *     check.c    checksums of weights, for DP_CHECK and dp_shards_hash()
+ *     check.c    checksums of weights, for DP_CHECK_DATA and dp_shards_hash()
  *
  * All of it runs on the program's threads, one at a time per object, so nothing is locked. Which
  * slot a unit gets, and whether a hint is followed, depends on the program's calls alone, never on
@@ -95,7 +95,7 @@ struct dp_shards {
      * between replicas, or have. */
     dp_unit_t **order; /* [count] */
     size_t ready_count, averaged;
-    int check; /* DP_CHECK */
+    int check; /* DP_CHECK_DATA */
     /* The figures that dp_shards_sync_on() leaves for the optimizer: in the device's memory, or
      * &on_host. On a device also the sums that belong to this rank's rows alone. */
     dp_figures_t *figures, *row_figures;
@@ -185,7 +185,7 @@ dp_status_t dp_shards_finish_reduce(dp_shards_t *shards, dp_unit_t *unit);
 /* reduce.c: the unit's gradient memory may be given out anew. */
 void dp_unit_end_step(dp_unit_t *unit);
 
-/* check.c: DP_CHECK: compares the weights that several ranks have. */
+/* check.c: DP_CHECK_DATA: compares the weights that several ranks have. */
 dp_status_t dp_shards_compare_weights(dp_shards_t *shards);
 
 /* sync.c: DP_OK: every unit's reduction is in flight. Else an error that names one that is not

@@ -83,8 +83,8 @@ static int needs_last(const dp_shards_t *shards)
     return shards->decision.is_scaling || dp_submit_needs_last(shards->group, shards->options.wire);
 }
 
-/* DP_CHECK: weights are compared before the optimizer behind the decision can write them, so the
- * averages are waited for here. */
+/* DP_CHECK_DATA: weights are compared before the optimizer behind the decision can write them, so
+ * the averages are waited for here. */
 static dp_status_t decide_checked(dp_shards_t *shards, void *native, dp_stream_t *stream)
 {
     dp_gradients_result_t found = DP_GRADIENTS_RESULT_INIT;

@@ -149,7 +149,7 @@ static void close_fd(int fd)
 }
 
 /* Forks the guard, which forks the agent; in them, never returns. */
-static pid_t fork_agent(const dp_supervisor_start_t *start, const dp_agent_start_t *agent)
+static pid_t fork_guard(const dp_supervisor_start_t *start, const dp_agent_start_t *agent)
 {
     pid_t pid = fork();
 
@@ -170,8 +170,8 @@ static dp_status_t start_agent(dp_supervisor_start_t *start, dp_agent_start_t *a
         agent->stdin_fd = -1;
         return DP_OK;
     }
-    start->agent_pid = fork_agent(start, agent);
-    if (start->agent_pid >= 0) return DP_OK;
+    start->guard_pid = fork_guard(start, agent);
+    if (start->guard_pid >= 0) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "starting the agent: %s", strerror(errno));
 }
 
@@ -215,8 +215,8 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
         close_fd(start.listener);
         close_fd(start.pump_fd);
         close_fd(start.signals);
-        if (start.agent_pid > 0) {
-            dp_tree_await(start.agent_pid, AGENT_ENDS_NS);
+        if (start.guard_pid > 0) {
+            dp_tree_await(start.guard_pid, AGENT_ENDS_NS);
         } else if (job->owns_run_dir) {
             dp_run_dir_remove(job->run_dir);
         }
@@ -234,7 +234,7 @@ static dp_status_t start_job(dp_job_t *job, dp_nodes_t *nodes, uint64_t start_ns
     dp_auth_wipe_stack();
     if (status == DP_OK) return DP_OK;
     dp_supervisor_fini(supervisor); /* closes the channel: the agent ends all and cleans up */
-    if (start.agent_pid > 0) dp_tree_await(start.agent_pid, AGENT_ENDS_NS);
+    if (start.guard_pid > 0) dp_tree_await(start.guard_pid, AGENT_ENDS_NS);
     return status;
 }
 

@@ -98,9 +98,7 @@ static void print_rows(FILE *out)
 
         if (setting->is_internal) continue;
         dp_flag_of_setting(setting, flag, sizeof(flag));
-        if (dp_flag_is_taken(setting)) {
-            snprintf(left, sizeof(left), "%s=yes|no", flag);
-        } else if (is_yes_no) {
+        if (is_yes_no) {
             snprintf(left, sizeof(left), "%s", flag);
         } else {
             snprintf(left, sizeof(left), "%s %s", flag, value_name(setting->kind));

@@ -30,7 +30,6 @@ enum flag_id {
     FLAG_MEET,
     FLAG_DIRECTORY,
     FLAG_PORT,
-    FLAG_INTERFACE,
     FLAG_STATION,
     FLAG_CONFIG,
     FLAG_VARIABLE,
@@ -92,7 +91,6 @@ static const dp_flag_t flags[] = {
     {FLAG_PORT, "--port", NULL, "N",
      "Where this dprun listens for the other machines while it starts. Default: any free port.",
      MACHINES},
-    {FLAG_INTERFACE, "--interface", NULL, "NAME", NULL, MACHINES},
     {FLAG_STATION, "--station", NULL, NULL, NULL, MACHINES},
     {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
@@ -149,14 +147,6 @@ static const dp_flag_t *find_flag(const char *name)
         if (flags[i].alias != NULL && strcmp(flags[i].alias, name) == 0) return &flags[i];
     }
     return NULL;
-}
-
-int dp_flag_is_taken(const dp_setting_t *setting)
-{
-    char text[FLAG_MAX];
-
-    dp_flag_of_setting(setting, text, sizeof(text));
-    return find_flag(text) != NULL;
 }
 
 /* Whole numbers only: "2x" and "" are not 2 and 0. */
@@ -238,8 +228,6 @@ static dp_status_t apply_machine_flag(dp_command_t *command, const dp_flag_t *fl
         if (!parse_integer(value, &number) || number < 0 || number > 65535) break;
         command->port = (int)number;
         return DP_OK;
-    case FLAG_INTERFACE:
-        return dp_config_set(&command->config, "NET_INTERFACE", value, DP_FROM_FLAG, error);
     case FLAG_STATION:
         command->action = DP_ACTION_STATION;
         return DP_OK;
@@ -478,9 +466,9 @@ static dp_status_t parse_flags(int argc, char **argv, const dp_log_t *log, dp_co
         if (value != NULL) value++;
         own = find_flag(name);
         setting = find_setting(name);
-        /* A setting that shares its name with a flag without value is meant where a value is given.
-         */
-        if (own != NULL && (own->value != NULL || value == NULL)) {
+        if (own != NULL && own->value == NULL && value != NULL)
+            return dp_error_set(error, DP_ERR_CONFIG, "%s takes no value, got \"%s\"", name, value);
+        if (own != NULL) {
             if (own->value != NULL && value == NULL) {
                 if (++i >= argc) {
                     return dp_error_set(error, DP_ERR_CONFIG, "%s needs a value: %s", name,
@@ -493,9 +481,6 @@ static dp_status_t parse_flags(int argc, char **argv, const dp_log_t *log, dp_co
             if (status == DP_OK && own->value != NULL && own->id != FLAG_VARIABLE)
                 warn_of_earlier(argv, at, own, value, log);
             continue;
-        }
-        if (own != NULL && setting == NULL) {
-            return dp_error_set(error, DP_ERR_CONFIG, "%s takes no value, got \"%s\"", name, value);
         }
         if (setting == NULL && value == NULL && find_negated(name) != NULL) {
             setting = find_negated(name);

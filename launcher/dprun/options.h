@@ -79,9 +79,6 @@ const dp_flag_t *dp_flag(size_t index);
 /* "--fusion-bytes" of the setting FUSION_BYTES. */
 void dp_flag_of_setting(const dp_setting_t *setting, char *text, size_t room);
 
-/* Whether the setting's flag has the name of one of dprun's own: then it needs "=VALUE". */
-int dp_flag_is_taken(const dp_setting_t *setting);
-
 /* Reads the command line, then the --config file and the DP_ variables. Errors name the argument
  * and, for an unknown flag, the nearest one. */
 dp_status_t dp_command_parse(int argc, char **argv, const dp_log_t *log, dp_command_t *command,

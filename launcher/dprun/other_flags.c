@@ -63,7 +63,7 @@ static const char *const table[][2] = {
     {"mpi", "dprun uses no MPI: leave it out"},
     {"kill-on-bad-exit", "dprun always does so: leave it out"},
     {"check-build", "write --check"},
-    {"network-interfaces", "write --interface NAME"},
+    {"network-interfaces", "write --net-interface NAME"},
     {"ssh-port", "write --ssh \"ssh -p N\""},
     {"p", "write --ssh \"ssh -p N\""},
     {"ssh-identity-file", "write --ssh \"ssh -i FILE\""},

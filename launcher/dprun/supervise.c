@@ -160,7 +160,7 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     supervisor->job = start->job;
     supervisor->channel = start->channel;
     supervisor->signals = start->signals;
-    supervisor->agent_pid = start->agent_pid;
+    supervisor->guard_pid = start->guard_pid;
     supervisor->before = start->before;
     supervisor->base = event_base_new();
     if (supervisor->base == NULL ||
@@ -233,10 +233,10 @@ int dp_supervisor_exit_code(const dp_supervisor_t *supervisor)
 void dp_supervisor_dismiss_agent(dp_supervisor_t *supervisor)
 {
     dp_fleet_dismiss(supervisor->fleet, dp_supervisor_exit_code(supervisor));
-    if (supervisor->agent_pid <= 0) return;
+    if (supervisor->guard_pid <= 0) return;
     dp_supervisor_order(supervisor, DP_MESSAGE_BYE, 0);
-    dp_tree_await(supervisor->agent_pid, GUARD_ENDS_NS);
-    supervisor->agent_pid = 0;
+    dp_tree_await(supervisor->guard_pid, GUARD_ENDS_NS);
+    supervisor->guard_pid = 0;
 }
 
 void dp_supervisor_fini(dp_supervisor_t *supervisor)

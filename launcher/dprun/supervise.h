@@ -39,7 +39,7 @@ typedef struct dp_supervisor {
     dp_fleet_t *fleet; /* of a job on several nodes, else NULL */
     size_t *held; /* [size * 2] with a fleet: bytes of output that wait for dprun's own reader */
     int signals;  /* signalfd of the signals to dprun; taken */
-    int agent_pid;
+    int guard_pid;
     dp_job_output_t *output;
     int has_named_foreign; /* that a rank's program is not of libdp was said */
     dp_rendezvous_t *rendezvous;
@@ -77,7 +77,7 @@ typedef struct dp_supervisor_start {
     int signals;
     int listener;
     int pump_fd; /* -1: no terminal to read */
-    int agent_pid;
+    int guard_pid;
     uint64_t start_ns;
     dp_memory_sight_t before;
 } dp_supervisor_start_t;

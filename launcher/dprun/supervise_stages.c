@@ -85,7 +85,7 @@ void dp_supervisor_lose_agent(dp_supervisor_t *supervisor)
         }
         poll(NULL, 0, AGENT_LOST_WAIT_MS);
     }
-    supervisor->agent_pid = 0;
+    supervisor->guard_pid = 0;
     dp_supervisor_note_gone(supervisor, (int)left);
 }
 

@@ -52,8 +52,8 @@ static dp_status_t map_measured(const dp_clocks_t *clocks, int rank, int first_r
 }
 
 /* Ranks that share a kernel share CLOCK_MONOTONIC, so their times are comparable as they are.
- * Between nodes CLOCK records give offsets, or dprun's measurements; where there are neither, the
- * wall clocks' difference is used. */
+ * Between nodes dprun's measurements give offsets; where there are none, the wall clocks'
+ * difference is used. */
 static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t *first,
                              const dp_clocks_t *clocks, clock_map_t *map)
 {
@@ -63,17 +63,6 @@ static dp_status_t map_clock(const dp_trace_file_t *file, const dp_trace_file_t 
     if (memcmp(file->boot, first->boot, sizeof(file->boot)) == 0) return DP_OK; /* one machine */
     status = map_measured(clocks, file->rank, first->rank, map);
     if (status != DP_OK || map->count > 0) return status;
-    for (size_t i = 0; i < file->event_count; i++) {
-        const dp_trace_record_t *record = &file->events[i].record;
-
-        if (record->kind != DP_TRACE_CLOCK) continue;
-        if (!dp_grow(&map->points, map->count, &map->room, sizeof(*map->points)))
-            return DP_ERR_NO_MEMORY;
-        map->points[map->count++] =
-            (clock_point_t){.at_ns = record->start_ns, .offset_ns = (int64_t)record->id};
-        map->error_ns = dp_max(map->error_ns, record->bytes);
-    }
-    if (map->count > 0) return DP_OK;
     /* nothing measured: only wall clocks are left, whose error is unknown */
     map->error_ns = UINT64_MAX;
     map->constant_ns = (int64_t)(file->start_real_ns - file->start_ns) -

@@ -145,7 +145,6 @@ static dp_row_class_t class_of_kind(uint8_t kind)
     case DP_TRACE_COUNTER:
         return DP_ROW_COUNTER;
     case DP_TRACE_NONE:
-    case DP_TRACE_CLOCK:
     case DP_TRACE_KIND_COUNT:
         break;
     }

@@ -75,7 +75,7 @@ class OrderError(Error):
 
 
 class CheckError(Error):
-    """DP_CHECK=1 found a buffer written in flight, or replicas that differ."""
+    """DP_CHECK_DATA=1 found a buffer written in flight, or replicas that differ."""
 
 
 # By the number of the status, as dp.h lists them; 0 is DP_OK.

@@ -81,7 +81,7 @@ static const setting_t table[] = {
            "How launches are ordered; program: as each rank submits them, without agreement."),
     INTEGER("TREE_ARITY", "8", tree_arity, PLAN, 1, 64,
             "Children of a node in the negotiation tree."),
-    YES_NO("CHECK", "0", check, PLAN,
+    YES_NO("CHECK_DATA", "0", check, PLAN,
            "Checksum buffers in flight and compare weights between ranks; slow."),
     INTEGER("CHECK_REPLICAS", "0", check_replicas, PLAN, 0, 1 << 30,
             "Steps after which the ranks of a DistributedOptimizer (Python) compare their parameters; 0: never."),

@@ -50,7 +50,7 @@ typedef struct dp_config {
     dp_wire_t wire;             /* WIRE: what fp32 reductions become between nodes */
     int order;                  /* ORDER: dp_config_order_t */
     int tree_arity;             /* TREE_ARITY: children of a rank in the negotiation tree */
-    int check;                  /* CHECK: checksum buffers in flight, compare parameters */
+    int check;                  /* CHECK_DATA: checksum buffers in flight, compare parameters */
     int check_replicas;         /* CHECK_REPLICAS: read by the front end for PyTorch */
     int shared_weights;         /* SHARED_WEIGHTS: one copy of sharded weights for a node's ranks */
     uint64_t stall_warn_ns;     /* STALL_WARN: when missing ranks are named; 0: never */

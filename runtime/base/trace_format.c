@@ -48,14 +48,27 @@ static dp_status_t check_file_header(const dp_trace_file_header_t *header, uint6
     return DP_OK;
 }
 
+static const char *const kind_names[DP_TRACE_KIND_COUNT + 1] = {
+    [DP_TRACE_STEP] = "step",       [DP_TRACE_SPAN] = "span",
+    [DP_TRACE_SUBMIT] = "submit",   [DP_TRACE_WAIT] = "wait",
+    [DP_TRACE_AGREE] = "agree",     [DP_TRACE_LAUNCH] = "launch",
+    [DP_TRACE_PACK] = "pack",       [DP_TRACE_WIRE] = "wire",
+    [DP_TRACE_UNPACK] = "unpack",   [DP_TRACE_WAIT_RANK] = "wait rank",
+    [DP_TRACE_COMPUTE] = "compute", [DP_TRACE_COUNTER] = "counter",
+    [DP_TRACE_FAULT] = "fault",     [DP_TRACE_CONTROL] = "control"};
+
+const char *dp_trace_kind_name(dp_trace_kind_t kind)
+{
+    const char *name = kind_names[dp_min((unsigned)kind, (unsigned)DP_TRACE_KIND_COUNT)];
+
+    return name == NULL ? "unknown" : name;
+}
+
 static int record_is_sane(const dp_trace_record_t *record)
 {
-    if (record->kind <= DP_TRACE_NONE || record->kind >= DP_TRACE_KIND_COUNT) return 0;
+    if (kind_names[dp_min(record->kind, DP_TRACE_KIND_COUNT)] == NULL) return 0;
     if (record->start_ns == 0 || record->start_ns >= DP_TRACE_LATEST_NS) return 0;
-    if (record->duration_ns >= DP_TRACE_LATEST_NS) return 0;
-    /* an offset, in two's complement: neither far ahead nor far behind */
-    return record->kind != DP_TRACE_CLOCK ||
-           record->id + DP_TRACE_LATEST_NS <= 2 * DP_TRACE_LATEST_NS;
+    return record->duration_ns < DP_TRACE_LATEST_NS;
 }
 
 static void add_event(dp_trace_file_t *file, const dp_trace_record_t *record, uint32_t track,
@@ -279,15 +292,6 @@ const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char 
     memcpy(text, file->names + name + sizeof(length), length);
     text[length] = '\0';
     return text;
-}
-
-const char *dp_trace_kind_name(dp_trace_kind_t kind)
-{
-    static const char *const names[DP_TRACE_KIND_COUNT] = {
-        "none", "step",   "span",      "submit",  "wait",    "agree", "launch", "pack",
-        "wire", "unpack", "wait rank", "compute", "counter", "clock", "fault",  "control"};
-
-    return (unsigned)kind < DP_TRACE_KIND_COUNT ? names[kind] : "unknown";
 }
 
 /* Part of the file's format, so the names are here as well as in the engine, which dptrace does not

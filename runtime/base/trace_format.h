@@ -58,8 +58,6 @@ typedef enum dp_trace_kind {
                                 the step it was queued in, 0: none; aux: DP_TRACE_STREAM_WAITS or
                                 0 */
     DP_TRACE_COUNTER = 12,   /* name: which; id: value */
-    DP_TRACE_CLOCK = 13,     /* id: ns to add to this rank's clock to have rank 0's (two's
-                                complement), bytes: error bound in ns */
     DP_TRACE_FAULT = 14,     /* something went wrong; name: text, aux: rank + 1 or 0 */
     DP_TRACE_CONTROL = 15,   /* the coordinator at work (a message, a round); name, bytes */
     DP_TRACE_KIND_COUNT = 16

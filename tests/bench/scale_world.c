@@ -286,7 +286,7 @@ static void drain(scale_world_t *world, int rank)
         take_output(world, rank, &out);
         charged = &self->allocated;
         if (out.kind == DP_OUTPUT_LAUNCH)
-            dp_negotiator_launched(self->negotiator, out.sequence, self->busy_ns);
+            dp_negotiator_launch_done(self->negotiator, out.sequence, self->busy_ns);
     }
     charged = NULL;
 }

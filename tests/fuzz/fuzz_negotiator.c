@@ -76,7 +76,7 @@ static void set_signature(dp_item_t *item, const dp_signature_t *signature)
 static void write_frame(dp_writer_t *writer, uint64_t position, const dp_item_t *item,
                         const dp_item_t *entry)
 {
-    dp_frame_header_t header = {0, position};
+    dp_frame_header_t header = {position};
 
     dp_frame_write_header(writer, &header);
     dp_item_write(writer, item);

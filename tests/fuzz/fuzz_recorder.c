@@ -306,7 +306,6 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
             put_record(&pen, DP_TRACE_STEP, 2000 * i, 1900, i);
         for (unsigned kind = DP_TRACE_SPAN; kind < DP_TRACE_KIND_COUNT; kind++)
             put_record(&pen, kind, 2000 + 100 * kind + 10 * rank, 90, 1);
-        put_record(&pen, DP_TRACE_CLOCK | 0x80, 5000, 0, 77);
         if (which < 2) continue;
         put(&pen, IN_TRACK, 1); /* an open span */
         put(&pen, offsetof(dp_trace_file_track_t, depth), 2);

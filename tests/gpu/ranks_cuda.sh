@@ -49,11 +49,11 @@ for what in ${chosen:-$cases}; do
     allreduce | rows | free | steps | mixed | scaled) two "$what" ;;
     rows-program) DP_ORDER=program two rows ;;
     shards-program) DP_ORDER=program two shards 3 ;;
-    shards-check) DP_CHECK=1 two shards 3 ;;
+    shards-check) DP_CHECK_DATA=1 two shards 3 ;;
     shards-*) two shards "${what#shards-}" ;;
     scales) two scales 2 ;; # each step's follows from the one before, which nobody has waited for
     abort-*) two abort "${what#abort-}" ;;
-    check) DP_CHECK=1 two check ;; # weights compared
+    check) DP_CHECK_DATA=1 two check ;; # weights compared
     # Its scale follows from the last use, so that must be over: whoever runs ahead waits.
     fp16) DP_ORDER=program DP_WIRE=fp16 two steps ;;
     shared) check 0 "$what" env DP_TEST_GPUS=1 "$dprun" -np 2 --share-gpu "$program" steps ;;

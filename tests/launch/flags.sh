@@ -30,7 +30,6 @@ chmod +x rsh srun
 export DP_SSH=$work/rsh
 echo 127.0.0.2 slots=2 >hosts
 (umask 077; head -c 32 /dev/urandom >secret)
-interface=$(ip -o route get 192.0.2.1 2>/dev/null | grep -oP 'dev \K[^ ]+')
 how= np=
 case $way in
 here) np="-np 2" ;;
@@ -107,9 +106,6 @@ while read -r kind flag variable value; do
         node) refused 'that of --meet' $flag $port true ;;
         *) run 0 $flag $port true; [ -e listens ] || bad "dprun does not listen there" ;;
         esac ;;
-    --interface) # dprun listens on it, too, and this machine may have none
-        [ $way = node ] || [ -z "$interface" ] || { run 0 $flag "$interface" sh -c 'echo "<$DP_NET_INTERFACE>"'; two "<$interface>"; }
-        [ $way = here ] || { run 1 $flag none-such true; expect err 'none-such'; } ;;
     --station) ;; # dprun's own, on other machines
     --output-dir) run 0 $flag logs printf 'x\ny'; [ "$(cat logs/rank.0.out logs/rank.1.out)" = "$(printf 'x\nyx\ny')" ] || bad "files" ;;
     --report) run 0 $flag report.json echo x; grep -q '"outcome": "succeeded"' report.json || bad "no report" ;;

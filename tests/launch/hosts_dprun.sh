@@ -378,7 +378,7 @@ listen) # while a job starts, nothing of it listens on an interface that leads t
     # ssh's configuration knows another address than the name: its station reaches nothing, and then all is opened.
     echo "172.17.0.9 elsewhere" >>/etc/hosts
     printf '%s\n' 'Host elsewhere alias' 'HostName 10.99.0.1' >>/etc/ssh/ssh_config
-    run 0 -H elsewhere hostname; expect out "] a"; expect err "listening on all addresses now (--interface names one)"
+    run 0 -H elsewhere hostname; expect out "] a"; expect err "listening on all addresses now (--net-interface names one)"
     # A name that ssh alone knows.
     watched run 0 -H alias hostname; expect out "] a"; expect seen.login ::
     nothing_left a b ;;
@@ -437,10 +437,10 @@ check_network) # firewalls that stop the nodes' talk with each other, not that w
     "$hosts" --in a nft add rule inet wall output ip6 daddr fd99::3 'tcp flags & (syn | ack) == syn' drop
     run 1 --check -H a,b,c; expect out "        a -> c: 10.99.0.3 port " "Other nodes reach c: something between the two stops it"
     "$hosts" --in a nft delete table inet wall
-    run 0 --check -H a,b --interface eth0; expect out "ok      network: every node reaches"
+    run 0 --check -H a,b --net-interface eth0; expect out "ok      network: every node reaches"
     for change in down 'name net0'; do "$hosts" --in b ip link set eth0 $change; done
     "$hosts" --in b ip link set net0 up
-    run 1 --check -H a,b --interface eth0; expect out "b has no address on the interface eth0"
+    run 1 --check -H a,b --net-interface eth0; expect out "b has no address on the interface eth0"
     run 0 --check -H a,b; expect out "b 10.99.0.2 (net0)"
     nothing_left a b c ;;
 *) bad "no such case" ;;

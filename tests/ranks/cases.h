@@ -12,7 +12,7 @@ typedef struct rank_case {
     int (*run)(dp_context_t *dp); /* on every rank; 0 when all held */
     int least_ranks;
     dp_status_t finalize; /* what dp_finalize() must answer afterwards */
-    int check;            /* 1: with DP_CHECK=1 */
+    int check;            /* 1: with DP_CHECK_DATA=1 */
 } rank_case_t;
 
 /* Cases called so run with order=program. */

@@ -1,6 +1,6 @@
 /*
  * cases_gradients.c - dp_gradients_t: broadcast, average, accumulation, clipping, overflow, the
- * errors of a loop in the wrong order, and what DP_CHECK finds.
+ * errors of a loop in the wrong order, and what DP_CHECK_DATA finds.
  */
 #include <math.h>
 

@@ -123,7 +123,7 @@ int case_changing(dp_context_t *dp)
     return 0;
 }
 
-/* All of it again, watched by DP_CHECK. */
+/* All of it again, watched by DP_CHECK_DATA. */
 int case_watched(dp_context_t *dp)
 {
     return case_collectives_in(dp, dp_world(dp), "w.", 1) != 0 || case_changing(dp) != 0;

@@ -217,7 +217,7 @@ int case_shards_lists(dp_context_t *dp)
     return 0;
 }
 
-/* DP_CHECK finds no fault in a good run, and weights that one rank has changed. */
+/* DP_CHECK_DATA finds no fault in a good run, and weights that one rank has changed. */
 int case_shards_check(dp_context_t *dp)
 {
     for (int stage = DP_SHARD_WEIGHTS; stage >= DP_SHARD_NONE; stage--) {
@@ -259,7 +259,7 @@ int case_shards_check(dp_context_t *dp)
     return 0;
 }
 
-/* DP_CHECK finds rows that differ between copies of a model, each of which one rank keeps. */
+/* DP_CHECK_DATA finds rows that differ between copies of a model, each of which one rank keeps. */
 int case_shards_check_copies(dp_context_t *dp)
 {
     dp_shards_options_t options = DP_SHARDS_OPTIONS_INIT;

@@ -23,7 +23,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: dprun -np N ranks_process CASE\n");
         return 2;
     }
-    if (what->check) setenv("DP_CHECK", "1", 1);
+    if (what->check) setenv("DP_CHECK_DATA", "1", 1);
     if (strncmp(what->name, PROGRAM_PREFIX, strlen(PROGRAM_PREFIX)) == 0)
         options.order = DP_ORDER_PROGRAM;
     if (dp_init(&options, &dp) != DP_OK) return 1;

@@ -134,7 +134,7 @@ static uint64_t digest_negotiator(const dp_negotiator_t *n)
         digest = mix(digest, n->own.queue.entries[i]->hash);
     digest = mix(digest, n->position);
     digest = mix(digest, n->sequence);
-    digest = mix(digest, n->order.launched);
+    digest = mix(digest, n->order.done);
     digest = mix(digest, n->order.launching);
     digest = mix(digest, n->own.pending);
     digest = mix(digest, (uint64_t)(n->leave.is_finalizing | n->leave.has_left << 1 |

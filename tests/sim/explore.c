@@ -114,7 +114,7 @@ static void play_prelude(search_t *search)
         }
     }
     search->now.told = world->ranks[0].launches;
-    dp_negotiator_launched(world->ranks[0].negotiator, search->now.told, 0);
+    dp_negotiator_launch_done(world->ranks[0].negotiator, search->now.told, 0);
 }
 
 static void begin(search_t *search)
@@ -298,7 +298,7 @@ static void act(search_t *search, action_t action)
         break;
     case LAUNCHED:
         search->now.told = world->ranks[0].launches;
-        dp_negotiator_launched(world->ranks[0].negotiator, search->now.told, 0);
+        dp_negotiator_launch_done(world->ranks[0].negotiator, search->now.told, 0);
         break;
     case FINALIZE:
         search->now.is_finalizing[rank] = 1;

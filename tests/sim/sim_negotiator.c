@@ -334,7 +334,7 @@ static void handle(sim_t *sim, const event_t *event)
         after_input(sim, world->edges[rank].to, 0);
         return;
     case LAUNCHED:
-        dp_negotiator_launched(world->ranks[rank].negotiator, event->sequence, sim->now_ns);
+        dp_negotiator_launch_done(world->ranks[rank].negotiator, event->sequence, sim->now_ns);
         break;
     case TICK:
         sim->wanted_ns[rank] = UINT64_MAX;

@@ -38,7 +38,7 @@ typedef struct world_op {
     int is_short;               /* exchanges: 1 + the rank that has room for one element less */
     double prescale, postscale; /* 0 counts as 1 */
     float last_absmax;
-    int is_checked; /* DP_CHECK: 1 right, 2 with a hash that cannot match */
+    int is_checked; /* DP_CHECK_DATA: 1 right, 2 with a hash that cannot match */
 
     dp_event_t *ready[world_ranks_max];
     dp_event_t *done_event[world_ranks_max];

@@ -56,8 +56,9 @@ static dp_status_t create_plugged_device(dp_context_t *context, dp_error_t *erro
 
     if (status != DP_OK) return status;
     if (context->config.check && context->rank == 0) {
-        dp_log_info(&context->log,
-                    "DP_CHECK compares weights on a GPU, and does not watch buffers in flight");
+        dp_log_info(
+            &context->log,
+            "DP_CHECK_DATA compares weights on a GPU, and does not watch buffers in flight");
     }
     return context->plugin->engine_create(context->bootstrap, topology, context->device,
                                           &context->config, &context->log, context->trace,

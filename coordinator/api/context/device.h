@@ -10,7 +10,7 @@
 dp_status_t dp_context_clear(dp_context_t *context, void *memory, size_t bytes);
 
 /* A checksum of memory of the context's device, or the host's, the same on every rank
- * that has the same bytes. Brings them to the host: for DP_CHECK. */
+ * that has the same bytes. Brings them to the host: for DP_CHECK_DATA. */
 dp_status_t dp_context_hash(dp_context_t *context, const void *memory, size_t bytes,
                             uint64_t *hash);
 /* dp_kernel_hash_places() of such memory. */

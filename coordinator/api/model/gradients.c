@@ -261,7 +261,7 @@ dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_t *tens
     gradients->options.prefix = NULL;
     gradients->count = count;
     gradients->decision = decision;
-    check = dp_setting(context, "CHECK");
+    check = dp_setting(context, "CHECK_DATA");
     gradients->check = check != NULL && strcmp(check, "1") == 0;
     gradients->parameters = calloc(count, sizeof(*gradients->parameters));
     gradients->hashes = calloc(count, sizeof(uint64_t));

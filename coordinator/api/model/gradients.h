@@ -34,7 +34,7 @@ struct dp_gradients {
     uint64_t *hashes, *all_hashes; /* [count], [size of the group][count] */
     dp_decision_t decision;
     uint64_t syncs;
-    int check; /* DP_CHECK */
+    int check; /* DP_CHECK_DATA */
     /* The figures that dp_gradients_sync_on() leaves for the optimizer: in the device's memory, or
      * &on_host. */
     dp_figures_t *figures;

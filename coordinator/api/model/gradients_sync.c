@@ -123,7 +123,7 @@ dp_status_t dp_gradients_all_submitted(dp_gradients_t *gradients)
 
 /* ---- Sync ----------------------------------------------------------------------------------- */
 
-/* DP_CHECK: replicas that drifted apart are found at the next sync, by name. */
+/* DP_CHECK_DATA: replicas that drifted apart are found at the next sync, by name. */
 static dp_status_t compare_weights(dp_gradients_t *gradients)
 {
     dp_context_t *context = gradients->context;

@@ -13,6 +13,7 @@
 #include "coordinator/api/context/names.h"
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/operation/arguments.h"
+#include "coordinator/loop/post.h"
 
 int dp_is_direct(const dp_group_t *group, dp_collective_t collective)
 {
@@ -69,7 +70,7 @@ static void fail_message(dp_handle_t *request, const dp_engine_message_t *messag
     dp_request_fail(request, message->status, kept);
 }
 
-/* DP_CHECK: the program must not write what it sends before that is over. */
+/* DP_CHECK_DATA: the program must not write what it sends before that is over. */
 static int is_input_changed(const dp_handle_t *request)
 {
     const dp_pipeline_tensor_t *tensor = &request->tensors[0];

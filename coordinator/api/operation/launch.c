@@ -18,6 +18,7 @@
 #include "coordinator/api/context/texts.h"
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/wait.h"
+#include "coordinator/loop/post.h"
 #include "runtime/base/thread.h"
 
 /* ---- Launch --------------------------------------------------------------------------------- */
@@ -87,7 +88,6 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
     *item = (dp_pipeline_item_t){
         .request = request,
         .name = request->name_state->label,
-        .id = entry->id,
         .collective = agreed->collective,
         .reduce = agreed->reduce,
         .wire = agreed->wire,
@@ -111,8 +111,7 @@ static void fill_pipeline_item(dp_handle_t *request, const dp_output_t *launch,
         .done = request->stream.done == NULL ? NULL : request->stream.done->event,
         .figures = request->stream.figures,
         .input_hash = request->check.input_hash,
-        .submit_ns = request->is_absent ? now : request->submit_ns,
-        .agree_ns = now};
+        .submit_ns = request->is_absent ? now : request->submit_ns};
     if (agreed->collective == DP_COLLECTIVE_GROUP_CREATE) fill_new_group(request, launch, item);
     if (agreed->collective == DP_COLLECTIVE_GROUP_DESTROY) item->group = &request->group->plane;
 }
@@ -191,7 +190,7 @@ static void hand_to_waiter(dp_context_t *context, dp_handle_t *waiter, dp_lane_t
 {
     uint32_t state = DP_REQUEST_LAUNCHED;
 
-    if (!atomic_compare_exchange_strong(&waiter->state, &state, DP_REQUEST_QUEUED)) return;
+    if (!atomic_compare_exchange_strong(&waiter->state, &state, DP_REQUEST_HANDED)) return;
     if (atomic_load(&waiter->waiting.sleepers) != 0) {
         dp_futex_wake(&waiter->state);
     } else {
@@ -378,7 +377,7 @@ void dp_on_launch_done(void *user, uint64_t sequence)
     dp_context_t *context = user;
 
     /* Only the root holds launches back until earlier ones are done, so only it needs to know. */
-    if (context->rank == 0) dp_loop_launched(context->loop, sequence);
+    if (context->rank == 0) dp_loop_launch_done(context->loop, sequence);
 }
 
 void dp_on_issued(void *user, void *issued)
@@ -389,7 +388,7 @@ void dp_on_issued(void *user, void *issued)
     (void)user;
     /* As in dp_request_complete(): the state first, then the sleepers. */
     if (!atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED)) {
-        if (state != DP_REQUEST_QUEUED ||
+        if (state != DP_REQUEST_HANDED ||
             !atomic_compare_exchange_strong(&request->state, &state, DP_REQUEST_ISSUED))
             return;
     }

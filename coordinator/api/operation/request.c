@@ -15,6 +15,7 @@
 #include "coordinator/api/context/names.h"
 #include "coordinator/api/operation/stage.h"
 #include "coordinator/api/operation/stream.h"
+#include "coordinator/loop/progress.h"
 #include "runtime/base/thread.h"
 
 /* Room for the tensors and the counts of an operation that has several. */
@@ -265,7 +266,7 @@ dp_lane_t dp_request_lane(const dp_handle_t *request)
                             request->program_op.group != NULL, request->collective);
 }
 
-/* ---- DP_CHECK ------------------------------------------------------------------------------- */
+/* ---- DP_CHECK_DATA ------------------------------------------------------------------------------- */
 
 /* Elements that were written to a tensor's out. */
 static size_t elements_out(const dp_handle_t *request, const dp_pipeline_tensor_t *tensor)

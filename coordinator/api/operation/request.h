@@ -24,7 +24,7 @@
 enum dp_request_state {
     DP_REQUEST_PENDING = 0,  /* submitted */
     DP_REQUEST_LAUNCHED = 1, /* agreed, in the data plane */
-    DP_REQUEST_QUEUED = 2,   /* likewise; the thread that waits for it will carry it out */
+    DP_REQUEST_HANDED = 2,   /* likewise; handed to the thread that waits for it, to carry it out */
     DP_REQUEST_ISSUED = 3,   /* its done event is on a stream; only where it has one */
     DP_REQUEST_DONE = 4
 };
@@ -47,7 +47,7 @@ typedef struct dp_request_exchange {
     void *user;          /* its first argument */
 } dp_request_exchange_t;
 
-/* DP_CHECK watches the memory of an operation. */
+/* DP_CHECK_DATA watches the memory of an operation. */
 typedef struct dp_request_check {
     int is_on;
     uint64_t input_hash, output_hash; /* 0: not taken */
@@ -157,7 +157,7 @@ void dp_request_fail(dp_handle_t *request, dp_status_t status, const char *text)
 void dp_request_unref(dp_handle_t *request);
 /* The calling thread is about to sleep for it; will_progress: until it may carry its launch out. */
 void dp_request_await(dp_handle_t *request, int will_progress);
-/* DP_CHECK: the checksum of what was written to its out. Never 0. */
+/* DP_CHECK_DATA: the checksum of what was written to its out. Never 0. */
 uint64_t dp_request_hash_outputs(const dp_handle_t *request);
 void dp_requests_free(dp_context_t *context);
 

@@ -19,6 +19,7 @@
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stage.h"
 #include "coordinator/api/operation/stream.h"
+#include "coordinator/loop/progress.h"
 #include "fusion/plan.h"
 #include "runtime/base/inject.h"
 
@@ -232,8 +233,8 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
     return 1;
 }
 
-/* DP_CHECK takes a checksum of the input. Not with a stream: the data is not there yet. Not on a
- * device: its memory is out of reach. */
+/* DP_CHECK_DATA takes a checksum of the input. Not with a stream: the data is not there yet. Not on
+ * a device: its memory is out of reach. */
 static void record_input_hash(dp_handle_t *request, const dp_submit_t *what)
 {
     const dp_pipeline_item_t item = {.collective = what->collective,
@@ -506,9 +507,9 @@ dp_status_t dp_submit(dp_group_t *group, const dp_submit_t *given, dp_handle_t *
         /* A barrier ends the bucket: its waiters count on what was submitted before it. */
         if (dp_group_is_ordered(group)) dp_program_wait_all(context->program, &group->ordered);
         if (what.options->more_follow) {
-            dp_loop_queue(context->loop, &node, 1);
+            dp_loop_queue(context->loop, node);
         } else {
-            dp_loop_submit(context->loop, &node, 1, waits_at_once);
+            dp_loop_submit(context->loop, node, waits_at_once);
         }
     }
     return DP_OK;

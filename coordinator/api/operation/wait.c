@@ -18,6 +18,8 @@
 #include "coordinator/api/operation/request.h"
 #include "coordinator/api/operation/stream.h"
 #include "coordinator/api/operation/stream_span.h"
+#include "coordinator/loop/post.h"
+#include "coordinator/loop/progress.h"
 #include "fusion/plan.h"
 #include "runtime/base/thread.h"
 
@@ -165,7 +167,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
         if (over) break;
         now = dp_now_ns();
         if (now >= deadline) break;
-        if (state == DP_REQUEST_QUEUED && carries &&
+        if (state == DP_REQUEST_HANDED && carries &&
             dp_pipeline_progress(context->pipeline, request->lane, &request->state, wanted,
                                  deadline))
             continue;
@@ -174,7 +176,7 @@ static int block(dp_handle_t *request, uint32_t wanted, uint64_t begin, uint64_t
     atomic_fetch_sub(&request->waiting.sleepers, 1);
     /* The launch may have been handed to this thread just as its deadline came. The other side of
      * this is in hand_to_waiter(). */
-    if (!over && atomic_load(&request->state) == DP_REQUEST_QUEUED)
+    if (!over && atomic_load(&request->state) == DP_REQUEST_HANDED)
         dp_pipeline_wake(context->pipeline, request->lane);
     return over;
 }
@@ -218,7 +220,7 @@ static void account(dp_context_t *context, const dp_handle_t *request, uint64_t 
     if (skew > 0) atomic_fetch_add_explicit(&context->counts.skew_ns, skew, memory_order_relaxed);
 }
 
-/* DP_CHECK: the result must not have been written between its completion and this wait. */
+/* DP_CHECK_DATA: the result must not have been written between its completion and this wait. */
 static dp_status_t compare_output_hash(dp_handle_t *request, const char **text)
 {
     dp_context_t *context = request->context;

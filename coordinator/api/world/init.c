@@ -32,6 +32,7 @@
 #include "coordinator/api/world/network.h"
 #include "coordinator/api/world/order.h"
 #include "coordinator/api/world/watch.h"
+#include "coordinator/loop/post.h"
 #include "runtime/base/inject.h"
 #include "runtime/base/limits.h"
 #include "runtime/transport/line.h"

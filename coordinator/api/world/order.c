@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "coordinator/api/operation/wait.h"
+#include "coordinator/loop/post.h"
 
 #define ORDERED_LANES (DP_LANE_COUNT - DP_LANE_ORDERED)
 

@@ -13,6 +13,7 @@
 #include "coordinator/api/context/fork.h"
 #include "coordinator/api/context/sized.h"
 #include "coordinator/api/context/texts.h"
+#include "coordinator/loop/post.h"
 #include "runtime/base/build_info.h"
 #include "runtime/base/inject.h"
 

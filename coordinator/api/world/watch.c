@@ -28,7 +28,7 @@ static int oldest_launched(dp_context_t *context, dp_lane_t lane, char *label, s
          request = request->links.following) {
         uint32_t state = atomic_load(&request->state);
 
-        if (state != DP_REQUEST_LAUNCHED && state != DP_REQUEST_QUEUED) continue;
+        if (state != DP_REQUEST_LAUNCHED && state != DP_REQUEST_HANDED) continue;
         if (request->lane == lane) break;
     }
     if (request != NULL) snprintf(label, room, "%s", request->name_state->label);

@@ -5,7 +5,7 @@
  * need and on no other: those from which this machine's routes to them start. Called by
  * fleet_start.c, on dprun's only thread.
  *
- *     --interface            all addresses of that interface
+ *     --net-interface        all addresses of that interface
  *     -H, srun               where the routes to all nodes start, by their names; and loopback for
  *                            a station on this machine
  *     --node                 the addresses of --meet that are this machine's; and loopback

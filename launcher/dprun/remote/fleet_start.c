@@ -81,7 +81,7 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
                              dp_shell_words(shell), text, sizeof(text));
     if (node->link == NULL && strstr(dp_shell_words(shell), DP_REMOTE_TOKEN_UNREACHED) != NULL &&
         dp_fleet_widen_door(fleet) > 0) {
-        dp_fleet_say(fleet, "%s; listening on all addresses now (--interface names one)", text);
+        dp_fleet_say(fleet, "%s; listening on all addresses now (--net-interface names one)", text);
         cause = DP_SHELL_TRY_AGAIN;
     }
     if (node->link == NULL && cause != DP_SHELL_OTHER && node->tries < TRIES) {

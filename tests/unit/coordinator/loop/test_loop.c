@@ -2,6 +2,8 @@
  * test_loop.c - coordinators of 1 to 8 ranks in one process over the loopback transport.
  */
 #include "coordinator/loop/loop.h"
+#include "coordinator/loop/post.h"
+#include "coordinator/loop/progress.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -75,7 +77,7 @@ static void on_launch(void *user, const dp_output_t *launch)
         atomic_fetch_add(&rank->launched, 1);
         atomic_store(&request->is_launched, 1);
     }
-    dp_loop_launched(rank->loop, launch->sequence);
+    dp_loop_launch_done(rank->loop, launch->sequence);
 }
 
 static void on_fail(void *user, void *request, dp_status_t status, const char *text)
@@ -118,8 +120,7 @@ static world_t *world_open(int size, int arity)
     for (int i = 0; i < size; i++) {
         rank_t *rank = &world->rank[i];
 
-        assert_int_equal(threads_transport(i, 1, &world->log, &rank->transport, NULL),
-                         DP_OK);
+        assert_int_equal(threads_transport(i, 1, &world->log, &rank->transport, NULL), DP_OK);
         assert_int_equal(
             rank->transport->ops->address(rank->transport, address[i], DP_ADDRESS_MAX, &bytes[i]),
             DP_OK);
@@ -220,7 +221,6 @@ static void *train(void *arg)
     for (int round = 0; round < ROUNDS; round++) {
         dp_loop_node_t *nodes[TENSORS];
         size_t count = 0;
-        size_t done = 0;
 
         for (int t = job->first; t < TENSORS; t += job->step) {
             atomic_store(&job->rank->requests[t].is_launched, 0);
@@ -233,13 +233,9 @@ static void *train(void *arg)
             nodes[i - 1] = nodes[other];
             nodes[other] = swap;
         }
-        while (done < count) {
-            const size_t want = 1 + (size_t)rand_r(&job->seed) % 4;
-            const size_t batch = dp_min(count - done, want);
-
-            dp_loop_submit(job->rank->loop, nodes + done, batch, 0);
-            done += batch;
-            if (rand_r(&job->seed) % 8 == 0) usleep(50);
+        for (size_t i = 0; i < count; i++) {
+            dp_loop_submit(job->rank->loop, nodes[i], 0);
+            if (rand_r(&job->seed) % 16 == 0) usleep(50);
         }
         if (job->first == 0) dp_loop_set_activity(job->rank->loop, "in a test");
         for (int t = job->first; t < TENSORS; t += job->step) {
@@ -329,7 +325,7 @@ static void abort_reaches_every_rank(void **state)
     (void)state;
     world_start(world);
     node = &world->rank[1].requests[0].node; /* pending for ever */
-    dp_loop_submit(world->rank[1].loop, &node, 1, 0);
+    dp_loop_submit(world->rank[1].loop, node, 0);
     dp_loop_abort(world->rank[3].loop, DP_ERR_ABORTED, "the loss is not a number");
     dp_loop_abort(world->rank[3].loop, DP_ERR_ABORTED, "a second reason");
     assert_true(await_fatal(world, -1));
@@ -341,7 +337,7 @@ static void abort_reaches_every_rank(void **state)
         assert_int_equal(rank->culprit, 3);
         assert_non_null(strstr(rank->text, "the loss is not a number"));
         node = &rank->requests[1].node; /* too late: forgotten, and nothing breaks */
-        dp_loop_submit(rank->loop, &node, 1, 0);
+        dp_loop_submit(rank->loop, node, 0);
         dp_loop_urgent(rank->loop, DP_GROUP_WORLD, "h.1.weight");
     }
     world_destroy(world);
@@ -411,7 +407,7 @@ static void lost_message_is_missed_everywhere(void **state)
         for (int i = 0; i < world->size; i++) {
             dp_loop_node_t *node = &world->rank[i].requests[0].node;
 
-            dp_loop_submit(world->rank[i].loop, &node, 1, 0); /* three go up, three come down */
+            dp_loop_submit(world->rank[i].loop, node, 0); /* three go up, three come down */
         }
         assert_true(await_fatal(world, -1));
         for (int i = 0; i < world->size; i++) {
@@ -462,11 +458,8 @@ static void stop_at_any_time_leaves_nothing(void **state)
 
         world_start(world);
         for (int r = 0; r < 3; r++) {
-            dp_loop_node_t *nodes[TENSORS];
-
-            for (int t = 0; t < TENSORS; t++)
-                nodes[t] = &world->rank[r].requests[t].node;
-            dp_loop_submit(world->rank[r].loop, nodes, (size_t)(TENSORS - r), 0);
+            for (int t = 0; t < TENSORS - r; t++)
+                dp_loop_submit(world->rank[r].loop, &world->rank[r].requests[t].node, 0);
         }
         usleep((unsigned)(i * 30));
         world_destroy(world);
@@ -477,16 +470,14 @@ static void busy_name_fails_that_request_only(void **state)
 {
     world_t *world = world_open(1, 8);
     request_t twin = {.name = "h.0.weight"};
-    dp_loop_node_t *nodes[2];
     const uint64_t give_up_ns = dp_now_ns() + PATIENCE_NS;
 
     (void)state;
     world_start(world);
     twin.node.submission = world->rank[0].requests[0].node.submission;
     twin.node.submission.request = &twin;
-    nodes[0] = &world->rank[0].requests[0].node;
-    nodes[1] = &twin.node;
-    dp_loop_submit(world->rank[0].loop, nodes, 2, 0);
+    dp_loop_submit(world->rank[0].loop, &world->rank[0].requests[0].node, 0);
+    dp_loop_submit(world->rank[0].loop, &twin.node, 0);
     while (atomic_load(&world->rank[0].launched) + atomic_load(&world->rank[0].failed) < 2) {
         assert_true(dp_now_ns() < give_up_ns);
         usleep(100);

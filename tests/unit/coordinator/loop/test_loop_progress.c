@@ -4,6 +4,8 @@
  * launched, whichever thread makes the round.
  */
 #include "coordinator/loop/loop.h"
+#include "coordinator/loop/post.h"
+#include "coordinator/loop/progress.h"
 #include "tests/threads/threads.h"
 
 #include <pthread.h>
@@ -82,7 +84,7 @@ static void on_launch(void *user, const dp_output_t *launch)
     rank_t *rank = user;
 
     if (pthread_equal(pthread_self(), rank->thread)) atomic_fetch_add(&rank->own, 1);
-    dp_loop_launched(rank->loop, launch->sequence);
+    dp_loop_launch_done(rank->loop, launch->sequence);
     atomic_fetch_add(&rank->state, (uint32_t)launch->entry_count);
 }
 
@@ -193,7 +195,7 @@ static void *train(void *argument)
     for (int i = 0; i < rank->rounds; i++) {
         const uint32_t before = atomic_load(&rank->state);
 
-        dp_loop_submit(rank->loop, &node, 1, i > 0 && rank->drives);
+        dp_loop_submit(rank->loop, node, i > 0 && rank->drives);
         if (rank->drives)
             dp_loop_progress_until(rank->loop, &rank->state, before + 1, WINDOW_NS, UINT64_MAX);
         if (atomic_load(&rank->state) > before) continue;
@@ -260,7 +262,7 @@ static void promise_to_drive_that_is_broken_costs_only_time(void **state)
             for (int r = 0; r < 2; r++) {
                 dp_loop_node_t *node = &rank[r].node;
 
-                dp_loop_submit(rank[r].loop, &node, 1, 1);
+                dp_loop_submit(rank[r].loop, node, 1);
             }
             for (int r = 0; r < 2; r++)
                 await(&rank[r], ROUNDS + i + 1);
@@ -284,8 +286,8 @@ static void submission_after_idling_is_told_by_its_own_thread(void **state)
         dp_loop_node_t *node = &rank[1].node, *other = &rank[0].node;
 
         usleep(10000);
-        dp_loop_submit(rank[1].loop, &node, 1, 1);
-        dp_loop_submit(rank[0].loop, &other, 1, 0);
+        dp_loop_submit(rank[1].loop, node, 1);
+        dp_loop_submit(rank[0].loop, other, 0);
         await(&rank[0], i + 1);
         await(&rank[1], i + 1);
     }
@@ -301,7 +303,7 @@ static void queued_submission_goes_with_the_next_or_a_wait(void **state)
     enum { TIMES = 20 };
     world_t *world = world_start(1, 1);
     rank_t *rank = world->rank;
-    dp_loop_node_t *first = &rank->node, next = rank->node, *second = &next;
+    dp_loop_node_t next = rank->node;
     uint32_t launches = 0;
     int alone = 0;
 
@@ -309,11 +311,11 @@ static void queued_submission_goes_with_the_next_or_a_wait(void **state)
     next.submission.name = "norm";
     for (int i = 0; i < TIMES; i++) {
         usleep(5000);
-        dp_loop_queue(rank->loop, &first, 1);
+        dp_loop_queue(rank->loop, &rank->node);
         usleep(2000);
         alone += atomic_load(&rank->state) > launches;
         if (i % 2 == 0) {
-            dp_loop_submit(rank->loop, &second, 1, 0);
+            dp_loop_submit(rank->loop, &next, 0);
             launches += 2;
         } else {
             launches++;
@@ -334,12 +336,12 @@ static void driving_ends_in_time(void **state)
     const uint64_t begin_ns = dp_now_ns();
 
     (void)state;
-    dp_loop_submit(rank[1].loop, &node, 1, 1);
+    dp_loop_submit(rank[1].loop, node, 1);
     dp_loop_progress_until(rank[1].loop, &rank[1].state, 1, WINDOW_NS, begin_ns + WINDOW_NS);
     assert_true(dp_now_ns() >= begin_ns + WINDOW_NS);
     assert_int_equal(atomic_load(&rank[1].state), 0);
     node = &rank[0].node;
-    dp_loop_submit(rank[0].loop, &node, 1, 0);
+    dp_loop_submit(rank[0].loop, node, 0);
     await(&rank[0], 1);
     await(&rank[1], 1);
     world_end(world);
@@ -361,7 +363,7 @@ static void backoffs_grow_while_others_are_at_work(void **state)
     while (dp_now_ns() - begin_ns < WORK_NS) {
         const uint64_t busy_ns = dp_now_ns() + OPERATION_NS;
 
-        dp_loop_submit(rank->loop, &node, 1, rounds > 0);
+        dp_loop_submit(rank->loop, node, rounds > 0);
         dp_loop_progress_until(rank->loop, &rank->state, ++rounds, WINDOW_NS, UINT64_MAX);
         await(rank, rounds);
         while (dp_now_ns() < busy_ns) {

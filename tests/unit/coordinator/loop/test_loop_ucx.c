@@ -4,6 +4,8 @@
  * stopped or gave up.
  */
 #include "coordinator/loop/loop.h"
+#include "coordinator/loop/post.h"
+#include "coordinator/loop/progress.h"
 
 #include <semaphore.h>
 #include <setjmp.h>
@@ -55,7 +57,7 @@ static void on_launch(void *user, const dp_output_t *launch)
     rank_t *rank = user;
 
     rank->launched_ns = dp_now_ns();
-    dp_loop_launched(rank->loop, launch->sequence);
+    dp_loop_launch_done(rank->loop, launch->sequence);
     sem_post(&rank->launched);
 }
 
@@ -163,7 +165,7 @@ static int agree(rank_t *rank, uint64_t *took, int rounds, int idle_us)
         clock_gettime(CLOCK_REALTIME, &limit);
         limit.tv_sec += 20;
         start_ns = dp_now_ns();
-        dp_loop_submit(rank->loop, nodes, 1, 0);
+        dp_loop_submit(rank->loop, nodes[0], 0);
         if (sem_timedwait(&rank->launched, &limit) != 0) return 0;
         if (atomic_load(&rank->is_dead)) return 0;
         if (took != NULL) took[i] = rank->launched_ns - start_ns;

@@ -262,7 +262,7 @@ static void negotiator_holds_until_the_data_plane_is_idle(void **state)
     begin_holding(&world);
     submit_all(&world, 2);
     world_settle(&world, 0);
-    dp_negotiator_launched(world.ranks[0].negotiator, 1, 0);
+    dp_negotiator_launch_done(world.ranks[0].negotiator, 1, 0);
     world_settle(&world, 0);
     assert_int_equal(world.ranks[1].launches, 2); /* both in one */
     assert_int_equal(pending(&world), 0);
@@ -604,7 +604,7 @@ static void negotiator_abort_gives_the_reason_to_all(void **state)
 static void expect_refusal(const dp_item_t *item, uint64_t position, const char *text)
 {
     uint8_t data[2048];
-    dp_frame_header_t header = {0, position};
+    dp_frame_header_t header = {position};
     dp_writer_t writer;
     world_t world;
 

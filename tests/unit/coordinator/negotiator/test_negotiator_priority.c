@@ -70,7 +70,7 @@ static void submit_all(world_t *world, int tensor, int32_t priority)
 /* The root's data plane has done all so far. */
 static void launched(world_t *world)
 {
-    dp_negotiator_launched(world->ranks[0].negotiator, world->ranks[0].launches, 0);
+    dp_negotiator_launch_done(world->ranks[0].negotiator, world->ranks[0].launches, 0);
     settle(world);
 }
 

@@ -153,13 +153,13 @@ static void config_yes_no_takes_words(void **state)
 
     for (size_t i = 0; i < DP_ARRAY_LEN(yes); i++) {
         config->check = 0;
-        assert_int_equal(set(config, "CHECK", yes[i]), DP_OK);
+        assert_int_equal(set(config, "CHECK_DATA", yes[i]), DP_OK);
         assert_int_equal(config->check, 1);
-        assert_int_equal(set(config, "CHECK", no[i]), DP_OK);
+        assert_int_equal(set(config, "CHECK_DATA", no[i]), DP_OK);
         assert_int_equal(config->check, 0);
     }
-    refused(config, "CHECK", "2", "--check", "'2'", "");
-    refused(config, "CHECK", "maybe", "--check", "'maybe'", "");
+    refused(config, "CHECK_DATA", "2", "--check-data", "'2'", "");
+    refused(config, "CHECK_DATA", "maybe", "--check-data", "'maybe'", "");
 }
 
 static void config_choices_are_named_in_the_error(void **state)

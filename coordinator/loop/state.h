@@ -1,10 +1,10 @@
 /*
- * loop_internal.h - a loop as its own files see it: the round (loop.c), the coordinator thread that
- * makes rounds (thread.c), waiting threads that make them instead (progress.c), and the requests of
- * other threads (post.c). Nothing outside coordinator/loop includes this.
+ * state.h - a loop as its own files see it: its life (loop.c), the round (round.c), the coordinator
+ * thread that makes rounds (thread.c), waiting threads that make them instead (progress.c), and the
+ * requests of other threads (post.c). Nothing outside coordinator/loop includes this.
  */
-#ifndef DP_COORDINATOR_LOOP_INTERNAL_H
-#define DP_COORDINATOR_LOOP_INTERNAL_H
+#ifndef DP_COORDINATOR_LOOP_STATE_H
+#define DP_COORDINATOR_LOOP_STATE_H
 
 #include "coordinator/loop/loop.h"
 
@@ -90,16 +90,13 @@ struct dp_loop {
     int others_progressed;   /* others have made rounds since it last slept */
 };
 
-/* This rank cannot go on; the negotiator tells the others. By the owner of progress. */
-void dp_loop_give_up(dp_loop_t *loop, dp_status_t status, const char *text);
+/* CPU time that a thread has used, by its clock; 0 where that cannot be read. */
+static inline uint64_t dp_loop_cpu_ns(clockid_t clock)
+{
+    struct timespec spent;
 
-/* One round, by the owner of progress. 1: it found something to do. */
-int dp_loop_make_round(dp_loop_t *loop, uint64_t now_ns);
-
-/* When a round must be made even if nothing comes in. By the owner of progress. */
-uint64_t dp_loop_due(const dp_loop_t *loop);
-
-/* CPU time that a thread has used, by its clock; `otherwise` where that cannot be read. */
-uint64_t dp_loop_cpu_ns(clockid_t clock, uint64_t otherwise);
+    if (clock_gettime(clock, &spent) != 0) return 0;
+    return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
 
 #endif
