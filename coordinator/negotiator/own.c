@@ -49,6 +49,7 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
                           .absmax = dp_absmax_clean(submission->last_absmax),
                           .priority = submission->priority,
                           .since_ns = n->now_ns};
+    uint64_t tick_ns;
 
     if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
         own.signature = dp_signature_copy(signature);
@@ -56,10 +57,13 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
     }
     if (submission->timeout_ns > 0) {
         own.expires_ns = n->now_ns + dp_min(submission->timeout_ns, UINT64_MAX - n->now_ns);
+        own.timed_at = n->own.timed.count;
+        tick_ns = dp_min(dp_own_deadline(n), own.expires_ns);
         if (dp_entry_array_push(&n->own.timed, entry) != DP_OK) {
             free(own.signature);
             return DP_ERR_NO_MEMORY;
         }
+        n->own.tick_ns = tick_ns;
     }
     entry->own = own;
     n->own.pending++;
@@ -71,11 +75,23 @@ dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submis
     return DP_OK;
 }
 
+/* Its time limit counts no more. The last one of the list takes its place. */
+static void end_limit(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_entry_array_t *timed = &n->own.timed;
+    dp_entry_t *last;
+
+    if (entry->own.expires_ns == 0) return;
+    last = timed->entries[--timed->count];
+    timed->entries[entry->own.timed_at] = last;
+    last->own.timed_at = entry->own.timed_at;
+    entry->own.expires_ns = 0;
+}
+
 /* This rank's submission of the tensor was handed back. */
 void dp_own_end(dp_negotiator_t *n, dp_entry_t *entry)
 {
-    if (entry->own.expires_ns > 0) dp_entry_array_remove(&n->own.timed, entry);
-    entry->own.expires_ns = 0;
+    end_limit(n, entry);
     entry->own.is_there = 0;
     free(entry->own.signature);
     entry->own.signature = NULL;
@@ -116,24 +132,25 @@ void dp_own_flush(dp_negotiator_t *n)
 void dp_own_tick(dp_negotiator_t *n)
 {
     dp_entry_array_t *timed = &n->own.timed;
+    uint64_t next_ns = UINT64_MAX;
 
+    if (n->now_ns < dp_own_deadline(n)) return;
     for (size_t i = timed->count; i > 0 && !n->is_fatal; i--) {
         dp_entry_t *entry = timed->entries[i - 1];
 
-        if (n->now_ns < entry->own.expires_ns) continue;
-        dp_entry_array_remove(timed, entry);
-        entry->own.expires_ns = 0;
+        if (n->now_ns < entry->own.expires_ns) {
+            next_ns = dp_min(next_ns, entry->own.expires_ns);
+            continue;
+        }
+        end_limit(n, entry);
         if (entry->part.is_submitted) dp_stall_expire(n, entry);
     }
+    n->own.tick_ns = next_ns;
 }
 
 uint64_t dp_own_deadline(const dp_negotiator_t *n)
 {
-    uint64_t deadline = UINT64_MAX;
-
-    for (size_t i = 0; i < n->own.timed.count; i++)
-        deadline = dp_min(deadline, n->own.timed.entries[i]->own.expires_ns);
-    return deadline;
+    return n->own.timed.count == 0 ? UINT64_MAX : n->own.tick_ns;
 }
 
 void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry)
@@ -148,10 +165,10 @@ void dp_own_count(dp_negotiator_t *n, int change)
     n->own.pending += (size_t)change;
 }
 
-void dp_own_forget(dp_negotiator_t *n, const dp_entry_t *entry)
+void dp_own_forget(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_entry_array_remove(&n->own.queue, entry);
-    dp_entry_array_remove(&n->own.timed, entry);
+    end_limit(n, entry);
 }
 
 void dp_own_fini(dp_negotiator_t *n)

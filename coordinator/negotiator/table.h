@@ -48,6 +48,7 @@ typedef struct dp_submitted {
     int32_t priority;
     uint64_t since_ns;
     uint64_t expires_ns; /* 0: never */
+    size_t timed_at;     /* else where it stands in the list of those with a limit */
 } dp_submitted_t;
 
 /* The arrivals of all branches in the pending occurrence, merged. agree.c */

@@ -283,6 +283,38 @@ static void limit_after_the_launch_is_nothing(void **state)
     world_fini(&world);
 }
 
+/* Limits of one rank end in the order of their lengths, and one that is no longer needed disturbs
+ * nobody. */
+static void limits_end_each_at_its_time(void **state)
+{
+    static const uint64_t seconds[] = {4, 2, 6, 3}; /* the second is launched before */
+    static const struct {
+        uint64_t at_ns;
+        int failures;
+    } moments[] = {{3 * SECOND - 1, 0}, {3 * SECOND + SECOND / 100, 1},
+                   {4 * SECOND - 1, 1}, {4 * SECOND + SECOND / 100, 2},
+                   {6 * SECOND - 1, 2}, {6 * SECOND + SECOND / 100, 3}};
+    world_t world;
+
+    (void)state;
+    begin(&world, 3, 0, 0);
+    for (int t = 0; t < 4; t++) {
+        world.options.timeout_ns = seconds[t] * SECOND;
+        submit(&world, 2, t, 0);
+    }
+    world.options.timeout_ns = 0;
+    submit(&world, 0, 1, SECOND);
+    submit(&world, 1, 1, SECOND);
+    world_settle(&world, SECOND);
+    assert_int_equal(world.ranks[2].launches, 1);
+    for (size_t i = 0; i < sizeof(moments) / sizeof(moments[0]); i++) {
+        run_until(&world, moments[i].at_ns);
+        assert_int_equal(world.ranks[2].failures, moments[i].failures);
+    }
+    assert_true(dp_negotiator_deadline(world.ranks[2].negotiator) == UINT64_MAX);
+    world_fini(&world);
+}
+
 static void stall_watch_can_be_turned_off(void **state)
 {
     world_t world;
@@ -381,6 +413,7 @@ int main(void)
         cmocka_unit_test(stall_names_three_tensors),
         cmocka_unit_test(limit_of_a_rank_fails_its_tensor_alone),
         cmocka_unit_test(limit_after_the_launch_is_nothing),
+        cmocka_unit_test(limits_end_each_at_its_time),
         cmocka_unit_test(finalize_limit_ends_the_world),
         cmocka_unit_test(stall_report_does_not_wait_for_the_silent),
         cmocka_unit_test(stall_watch_can_be_turned_off),
