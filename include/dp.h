@@ -95,7 +95,7 @@ typedef enum dp_status {
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
     DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on; or its own time limit is over */
-    DP_ERR_MISMATCH,    /* ranks disagree about this tensor; other tensors are untouched */
+    DP_ERR_MISMATCH,    /* ranks disagree: about this tensor alone, or (ordered groups) the end */
     DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; nothing was written */
     DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
     DP_ERR_PEER_LOST,   /* a rank died: this context can only be finalized */
@@ -368,7 +368,7 @@ DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_
  *
  * @param stream the device stream that produces it; NULL for host memory
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_ORDER (ready more often than accumulation_steps), ...
- * Threads: one at a time per object. Never blocks on another rank.
+ * Threads: one at a time per object. Blocks on other ranks behind dp_gradients_sync_on() alone.
  */
 DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream);
 
@@ -731,13 +731,13 @@ typedef struct dp_options {
  * Reduces a tensor over the ranks of a group. Returns once the request is queued.
  *
  * Every rank submits the same name, dtype, count and options, in any order; small tensors may
- * travel fused. A name may be used again as soon as its operation has completed here, and is
- * cheap from its second use on. Results are bit-equal on all ranks and from run to run.
+ * travel fused. A name may be used again once its last operation was launched, and is cheap from
+ * its second use on. Results are bit-equal on all ranks and from run to run.
  * Method: Sergeev and Del Balso 2018, arXiv:1802.05799.
  *
  * @param group   from dp_world() or dp_group_create()
- * @param name    1 to DP_NAME_MAX bytes, unique among the group's tensors in flight; copied; in an
- *                ordered group NULL is the next operation in its order
+ * @param name    1 to DP_NAME_MAX bytes, unique among those that wait for their launch; copied; in
+ *                an ordered group NULL is the next operation in its order
  * @param in      [count] elements; borrowed until the handle completes
  * @param out     [count] elements; may equal in, must not overlap it otherwise; borrowed likewise
  * @param count   elements of dtype, not bytes; may be 0
@@ -930,13 +930,12 @@ typedef struct dp_result {
  *
  * A handle that dp_wait() or dp_release() has given back is DP_ERR_INVALID here, in dp_test() and
  * in dp_stream_wait(), and nothing to dp_release(), until a later submission returns the same
- * pointer: from then on it cannot be told from that operation's. After dp_finalize() there are no
- * handles.
+ * pointer. After dp_finalize() there are no handles.
  *
- * @param handle  from a submission; gone unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
+ * @param handle  from a submission; gone when the answer is how the operation ended
  * @param seconds at most; negative: for ever; 0: only look; not a number: DP_ERR_INVALID
- * @param result  may be NULL; written unless the answer is DP_ERR_TIMEOUT or DP_ERR_INVALID
- * @return the operation's status, or DP_ERR_TIMEOUT: it goes on and the handle stays
+ * @param result  may be NULL; written when the operation is over
+ * @return the operation's status, or DP_ERR_TIMEOUT without a result->text: the operation goes on
  * Threads: one at a time per handle. A short adaptive spin, then sleeps.
  */
 DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result);
