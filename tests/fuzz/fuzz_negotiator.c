@@ -62,6 +62,7 @@ static void submit(dp_negotiator_t *negotiator, uint32_t group, const char *name
                                   .signature = signature,
                                   .in_place = 1,
                                   .last_absmax = 1.0f,
+                                  .timeout_ns = 1500000000, /* over when live() ticks */
                                   .request = negotiator};
 
     (void)dp_negotiator_submit(negotiator, &submission, 1);
