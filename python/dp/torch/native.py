@@ -145,9 +145,9 @@ def _find() -> str:
 
 
 def _name() -> str:
-    """Of the file for this torch, this Python and these sources."""
+    """Of the file for this torch, this Python, these sources and libdp's ABI."""
     sources = [os.path.join(SOURCES, name) for name in sorted(os.listdir(SOURCES))]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_c.NAME.encode())  # which it is linked to
     for path in (*sources, os.path.join(_header(), "dp.h")):
         with open(path, "rb") as file:
             digest.update(file.read())
