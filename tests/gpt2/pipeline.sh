@@ -114,6 +114,12 @@ refused 2 "--pp 2 --stages 3,2" "5 blocks, but the model has 4"
 refused 2 "--stages 3,1" "--stages 3,1 needs --pp"
 refused 2 "--tp 2" "no such flag"
 
+# The plan has a line for each stage of a pipeline, and the schedule; without stages neither.
+"$gpt2" --plan --plan-ranks 4 --pp 2 --accumulate 4 >plan.out
+[ "$(grep -c "^stage  *[01]:" plan.out)" = 2 ] && [ "$(grep -c "^stage [01]   [ fb]" plan.out)" = 2 ] || fail "the plan has no stages"
+"$gpt2" --plan --plan-ranks 4 --dp 4 >plan.out
+! grep -q "^stage" plan.out || fail "the plan has stages without a pipeline"
+
 # A stage that dies is named on the others, and dprun says which rank it was.
 if DP_INJECT=kill:1@5 timeout -k 5 60 "$dprun" -np 3 $flags --pp 3 >killed.out 2>&1; then
     fail "a job without stage 1 went on"

@@ -73,7 +73,7 @@ int gpt2_plan_options(const gpt2_options_t *options, const gpt2_layout_t *layout
 void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                      const gpt2_layout_t *layout, int ranks, FILE *out);
 
-/* For a pipeline: its stages one by one, the bubble and the schedule. */
+/* For a pipeline, its stages one by one, the bubble and the schedule; else nothing. */
 int gpt2_plan_print_stages(const gpt2_options_t *options, const gpt2_layout_t *layout,
                            const gpt2_plan_place_t *place, FILE *out, gpt2_error_t *error);
 

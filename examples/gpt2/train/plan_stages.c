@@ -112,6 +112,7 @@ int gpt2_plan_print_stages(const gpt2_options_t *options, const gpt2_layout_t *l
     gpt2_plan_t plan;
 
     if (mesh_of(options, &layout->shape, place->ranks, 0, &mesh, error) != 0) return -1;
+    if (!mesh.is_staged) return 0;
     for (int stage = 0; stage < mesh.stages.count; stage++) {
         mesh.at[GPT2_AXIS_PIPELINE] = stage;
         if (plan_stage(options, layout, &mesh, place, &plan, error) != 0) return -1;

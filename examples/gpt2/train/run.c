@@ -276,8 +276,7 @@ static int print_plan(const gpt2_options_t *options, gpt2_strategy_t *strategy, 
     if (plan_layout(&completed, &layout, error) != 0) return -1;
     code = gpt2_plan_options(&completed, layout, &place, &plan, error);
     if (code == 0) gpt2_plan_print(&plan, &completed, layout, ranks, stdout);
-    if (code == 0 && (completed.pp > 0 || completed.dp > 0))
-        code = gpt2_plan_print_stages(&completed, layout, &place, stdout, error);
+    if (code == 0) code = gpt2_plan_print_stages(&completed, layout, &place, stdout, error);
     if (code == 0 && options->summary != NULL)
         code = gpt2_summary_write_plan(options->summary, &completed, layout, ranks, &plan, error);
     if (code == 0 && options->samples != NULL) code = plan_samples(&completed, error);
