@@ -245,8 +245,11 @@ def saved_beside(here, place):
 
     def save(number, **keywords):
         future = dcp.async_save({"model": model.state_dict()}, checkpoint_id=f"{place}.{number}", **keywords)
-        while not future.done():
+        is_done = torch.zeros(1)
+        while not is_done:  # on all ranks, which train alike
             train()
+            is_done.fill_(future.done())
+            dist.all_reduce(is_done, dist.ReduceOp.MIN)
         future.result()
 
     group = dist.new_group()
