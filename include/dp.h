@@ -723,7 +723,7 @@ typedef struct dp_options {
                             what is not agreed on in DP_ORDER_PROGRAM, takes none */
     int more_follow;     /* 1: this thread submits another operation at once. The library's thread
                             wakes up for all of them together: for the first one without it, or
-                            for a wait. DP_ORDER_PROGRAM wakes nobody either way */
+                            for a wait (not dp_test()). DP_ORDER_PROGRAM wakes nobody anyway */
 } dp_options_t;
 #define DP_OPTIONS_INIT DP_SIZED(dp_options_t, .reduce = DP_SUM, .prescale = 1.0, .postscale = 1.0)
 
