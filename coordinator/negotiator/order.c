@@ -24,22 +24,6 @@
 #define VALUE_TEXT_MAX 64
 #define WHAT_IN_TEXT 320 /* bytes of a tensor's name where a text needs room behind it */
 
-static uint64_t payload_bytes(const dp_signature_t *signature)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < signature->part_count; i++) {
-        uint64_t part = signature->parts[i].count;
-        uint64_t size = dp_dtype_bytes(signature->parts[i].dtype);
-
-        /* Saturates, as ranks may submit any count: the root only compares sums with
-         * DP_FUSION_BYTES. */
-        if (size > 0 && part > (UINT64_MAX - bytes) / size) return UINT64_MAX;
-        bytes += part * size;
-    }
-    return bytes;
-}
-
 /* Names the tensor of an entry or a FAILURE: its id, and its key if the id is new or there is none.
  */
 static unsigned name_entry(dp_negotiator_t *n, dp_item_t *item, dp_entry_t *entry, int gets_id)
@@ -368,7 +352,8 @@ static int is_impatient(dp_collective_t collective)
 static void hold_back(dp_negotiator_t *n, dp_entry_t *entry)
 {
     const dp_signature_t *signature = dp_entry_signature(entry);
-    uint64_t bytes = payload_bytes(signature);
+    const int ranks = entry->view != NULL ? (int)entry->view->member_count : n->size;
+    const uint64_t bytes = dp_signature_payload(signature, ranks);
     int takes_part = dp_entry_takes_part(n, entry);
 
     if (insert_by_priority(takes_part ? &n->order.complete : &n->order.foreign, entry) != DP_OK) {

@@ -198,6 +198,23 @@ static const char *group_name(const dp_signature_t *signature)
     return signature->group_name != NULL ? signature->group_name : "";
 }
 
+uint64_t dp_signature_payload(const dp_signature_t *signature, int ranks)
+{
+    const uint64_t rows =
+        signature->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (uint64_t)ranks : 1;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < signature->part_count; i++) {
+        const dp_signature_part_t *part = &signature->parts[i];
+        uint64_t more;
+
+        if (__builtin_mul_overflow(part->count, dp_dtype_bytes(part->dtype) * rows, &more) ||
+            __builtin_add_overflow(bytes, more, &bytes))
+            return UINT64_MAX;
+    }
+    return bytes;
+}
+
 /*
  * u8 collective, u8 reduce, u8 wire, u8 flags, u32 root, u32 peer (all ones: none), f64 prescale,
  * f64 postscale, u32 parts, u64 tag if its flag is set, then per part u64 count, u8 dtype; of a

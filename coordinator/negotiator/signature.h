@@ -38,6 +38,10 @@ int dp_signature_equal(const dp_signature_t *a, const dp_signature_t *b);
 void dp_signature_difference(const dp_signature_t *a, const dp_signature_t *b, char *field,
                              char *value_a, char *value_b, size_t room);
 
+/* Bytes of the operation's tensors, with all ranks' rows where there are some, for DP_FUSION_BYTES.
+ * UINT64_MAX where that is too much: ranks may submit any count. */
+uint64_t dp_signature_payload(const dp_signature_t *signature, int ranks);
+
 void dp_signature_write(const dp_signature_t *signature, dp_writer_t *writer);
 size_t dp_signature_bytes(const dp_signature_t *signature); /* what write() will need */
 /* A copy whose lists are malloc()ed with it; free() it. NULL when malformed or out of memory;

@@ -85,23 +85,6 @@ int dp_program_is_even(dp_collective_t collective)
            collective == DP_COLLECTIVE_REDUCE_SCATTER;
 }
 
-uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks)
-{
-    const uint64_t rows =
-        signature->collective == DP_COLLECTIVE_REDUCE_SCATTER ? (uint64_t)ranks : 1;
-    uint64_t bytes = 0;
-
-    for (uint32_t i = 0; i < signature->part_count; i++) {
-        const dp_signature_part_t *part = &signature->parts[i];
-        uint64_t more;
-
-        if (__builtin_mul_overflow(part->count, dp_dtype_bytes(part->dtype) * rows, &more) ||
-            __builtin_add_overflow(bytes, more, &bytes))
-            return UINT64_MAX;
-    }
-    return bytes;
-}
-
 /* It decides how a tensor travels as fp16, so it is part of what must be equal on all ranks. */
 static float absmax_of(const dp_submission_t *submission)
 {
@@ -196,7 +179,7 @@ static void add_to_bucket(dp_program_t *program, dp_program_op_t *op)
     const int is_alone = dp_plan_is_alone(signature->collective);
     const size_t limit = program->options.fusion_bytes;
     dp_program_group_t *group = op->group;
-    const uint64_t bytes = dp_program_bytes(signature, group->size);
+    const uint64_t bytes = dp_signature_payload(signature, group->size);
     const uint64_t hash = dp_chain_hash(submission->name, signature, &manner);
 
     dp_chain_add(&group->chain, hash, submission->name, signature, &manner);

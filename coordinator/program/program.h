@@ -73,9 +73,6 @@ dp_program_kind_t dp_program_kind(dp_collective_t collective);
  * the others reduce the tensor in place. */
 int dp_program_is_even(dp_collective_t collective);
 
-/* Payload of an operation as every rank counts it; UINT64_MAX where that is too much. */
-uint64_t dp_program_bytes(const dp_signature_t *signature, int ranks);
-
 dp_status_t dp_program_create(const dp_program_options_t *options,
                               dp_program_t **out); /* DP_ERR_NO_MEMORY */
 void dp_program_destroy(dp_program_t *program);    /* NULL is fine */

@@ -237,12 +237,13 @@ static void negotiator_changed_shape_is_adopted_when_all_change(void **state)
 
 /* ---- Holding back --------------------------------------------------------------------------- */
 
-static void begin_holding(world_t *world)
+static void begin_holding(world_t *world, const world_tensor_t *kinds)
 {
     world_options_t options = options_of(2);
 
     options.hold_ns = 10 * MS;
     options.fusion_bytes = 3 * 768 * 4;
+    options.kinds = kinds;
     world_init(world, &options);
     submit_all(world, 0);
     world_settle(world, 0);
@@ -259,7 +260,7 @@ static void negotiator_holds_until_the_data_plane_is_idle(void **state)
     world_t world;
 
     (void)state;
-    begin_holding(&world);
+    begin_holding(&world, NULL);
     submit_all(&world, 2);
     world_settle(&world, 0);
     dp_negotiator_launch_done(world.ranks[0].negotiator, 1, 0);
@@ -274,7 +275,7 @@ static void negotiator_holds_no_longer_than_told(void **state)
     world_t world;
 
     (void)state;
-    begin_holding(&world);
+    begin_holding(&world, NULL);
     dp_negotiator_tick(world.ranks[0].negotiator, 10 * MS - 1);
     world_settle(&world, 10 * MS - 1);
     assert_int_equal(pending(&world), 2);
@@ -284,12 +285,31 @@ static void negotiator_holds_no_longer_than_told(void **state)
     world_fini(&world);
 }
 
+/* Two of three tensors fill a buffer, as each has a row for both ranks. */
+static void negotiator_counts_all_rows_of_a_reduce_scatter(void **state)
+{
+    world_tensor_t kinds[8];
+    world_t world;
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        kinds[i] = (world_tensor_t){
+            .collective = DP_COLLECTIVE_REDUCE_SCATTER, .root = -1, .peer = -1, .name = i};
+    }
+    begin_holding(&world, kinds);
+    submit_all(&world, 2);
+    world_settle(&world, 0);
+    assert_int_equal(pending(&world), 0);
+    assert_int_equal(world.ranks[1].launches, 2);
+    world_fini(&world);
+}
+
 static void negotiator_holds_no_more_than_a_full_buffer(void **state)
 {
     world_t world;
 
     (void)state;
-    begin_holding(&world);
+    begin_holding(&world, NULL);
     submit_all(&world, 2);
     world_settle(&world, 0);
     assert_int_equal(pending(&world), 4);
@@ -306,7 +326,7 @@ static void negotiator_waiter_ends_the_hold(void **state)
     uint64_t messages;
 
     (void)state;
-    begin_holding(&world);
+    begin_holding(&world, NULL);
     messages = world.messages;
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
     dp_negotiator_urgent(world.ranks[1].negotiator, DP_GROUP_WORLD, "h.1.weight", 0);
@@ -701,6 +721,7 @@ int main(void)
         cmocka_unit_test(negotiator_holds_until_the_data_plane_is_idle),
         cmocka_unit_test(negotiator_holds_no_longer_than_told),
         cmocka_unit_test(negotiator_holds_no_more_than_a_full_buffer),
+        cmocka_unit_test(negotiator_counts_all_rows_of_a_reduce_scatter),
         cmocka_unit_test(negotiator_waiter_ends_the_hold),
         cmocka_unit_test(negotiator_huge_launch_is_split),
         cmocka_unit_test(negotiator_mismatch_names_ranks_hosts_and_values),

@@ -265,6 +265,25 @@ static void absmax_unknown_and_nan_have_one_form(void **state)
     assert_true(isinf(dp_absmax_merge(INFINITY, 3.0f)));
 }
 
+static void payload_has_all_rows(void **state)
+{
+    dp_signature_part_t parts[2] = {{10, DP_F32}, {3, DP_F64}};
+    dp_signature_t signature = {
+        .collective = DP_COLLECTIVE_ALLREDUCE, .part_count = 2, .parts = parts};
+
+    (void)state;
+    assert_int_equal(dp_signature_payload(&signature, 4), 64);
+    signature.collective = DP_COLLECTIVE_REDUCE_SCATTER;
+    assert_int_equal(dp_signature_payload(&signature, 4), 256);
+    parts[0].count = UINT64_MAX / 4;
+    assert_true(dp_signature_payload(&signature, 4) == UINT64_MAX);
+    parts[0].count = UINT64_MAX / 16;
+    parts[1].count = UINT64_MAX / 16;
+    assert_true(dp_signature_payload(&signature, 4) == UINT64_MAX);
+    signature.part_count = 0;
+    assert_int_equal(dp_signature_payload(&signature, 4), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +293,7 @@ int main(void)
         cmocka_unit_test(signature_tag_travels),
         cmocka_unit_test(item_every_kind_travels_unchanged),
         cmocka_unit_test(absmax_unknown_and_nan_have_one_form),
+        cmocka_unit_test(payload_has_all_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,31 +150,11 @@ static void program_kinds(void **state)
     }
 }
 
-static void program_bytes_are_everybodys(void **state)
-{
-    dp_signature_part_t parts[2] = {{10, DP_F32}, {3, DP_F64}};
-    dp_signature_t signature = {
-        .collective = DP_COLLECTIVE_ALLREDUCE, .part_count = 2, .parts = parts};
-
-    (void)state;
-    assert_int_equal(dp_program_bytes(&signature, 4), 64);
-    signature.collective = DP_COLLECTIVE_REDUCE_SCATTER;
-    assert_int_equal(dp_program_bytes(&signature, 4), 256);
-    parts[0].count = UINT64_MAX / 4;
-    assert_true(dp_program_bytes(&signature, 4) == UINT64_MAX);
-    parts[0].count = UINT64_MAX / 16;
-    parts[1].count = UINT64_MAX / 16;
-    assert_true(dp_program_bytes(&signature, 4) == UINT64_MAX);
-    signature.part_count = 0;
-    assert_int_equal(dp_program_bytes(&signature, 4), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(program_order_gives_the_same_bits),
         cmocka_unit_test(program_kinds),
-        cmocka_unit_test(program_bytes_are_everybodys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
