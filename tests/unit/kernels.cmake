@@ -1,7 +1,7 @@
 # The arithmetic: every variant this machine runs, against the plain loops of naive.c. The thread
 # sanitizer would spend most of its time in those, and sees their callers read the results.
 add_library(dp_naive STATIC ${CMAKE_CURRENT_LIST_DIR}/naive.c)
-set_target_properties(dp_naive PROPERTIES C_EXTENSIONS OFF)
+set_target_properties(dp_naive PROPERTIES C_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON) # the doubles are shared libraries
 target_link_libraries(dp_naive PUBLIC dp_kernels PRIVATE dp_warnings)
 if(DP_SANITIZE MATCHES "thread")
   target_compile_options(dp_naive PRIVATE -O2 -fno-sanitize=thread)
