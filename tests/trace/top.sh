@@ -23,13 +23,14 @@ await() { # await PATTERN: until a frame has such a line; a minute at most
   done
 }
 
-"$dprun" --no-prefix -np 2 "$straggler" 1500 >"$work/out" 2>&1 &
+"$dprun" --no-prefix -np 2 "$straggler" 3000 >"$work/out" 2>&1 &
 job=$!
-await '^step [0-9]+ .*: .*skew [5-9][0-9] %'
+await '^step [0-9]+ .*: .*skew ([5-9][0-9]|100) %'
 await '^ +1 .* (9[0-9]|100)  '     # rank 1 is the late one
 await '^ +0 .*waiting for layer' # and rank 0 waits for it
 directory=$(sed -n 's/^\(.*\): 2 ranks, for .*/\1/p' "$work/frame")
 "$dptrace" top "$directory" --once | grep -q '^step ' || { echo "FAILED: by its directory"; exit 1; }
+rank=
 for process in /proc/[0-9]*; do
   if grep -qs "$directory/trace.1.dpt" "$process/maps"; then rank=${process#/proc/}; fi
 done
@@ -39,9 +40,13 @@ kill -STOP "$rank"
 await '^ +1 .*stopped, '
 kill -CONT "$rank"
 await '^ +1 [^,]*$'
-timeout 60 "$dptrace" top "$job" --every 0.1 >"$work/frames" || { echo "FAILED: top of a job that ends"; tail -5 "$work/frames"; exit 1; }
+timeout 60 "$dptrace" top "$job" --every 0.1 >"$work/frames" &
+watcher=$!
+await '^step '
+kill -TERM "$job"
+wait "$watcher" || { echo "FAILED: top of a job that ends"; tail -5 "$work/frames"; exit 1; }
 tail -1 "$work/frames" | grep -q 'the job has ended' || { echo "FAILED: the end is not told"; tail -5 "$work/frames"; exit 1; }
-wait "$job" || { cat "$work/out"; exit 1; }
+wait "$job" || true # SIGTERM ended it
 for nothing in "$job" "$directory" nonsense; do
   if "$dptrace" top "$nothing" --once >"$work/frame" 2>&1; then echo "FAILED: top $nothing of no job"; exit 1; fi
 done
