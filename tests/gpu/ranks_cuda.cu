@@ -434,8 +434,8 @@ static int run_scaled(rig_t *rig)
     return 0;
 }
 
-/* Under DP_CHECK_DATA: weights that one rank alone has changed are found before the next optimizer, by
- * either way to synchronise, and are good again once they are the same. */
+/* Under DP_CHECK_DATA: weights that one rank alone has changed are found before the next optimizer,
+ * by either way to synchronise, and are good again once they are the same. */
 static int run_check(rig_t *rig)
 {
     enum { ALTERED = 2 };

@@ -1,6 +1,6 @@
 /*
- * threads.h - ranks that are threads of one process: their bootstrap, their transport, and a context
- * over both. Tests of libdp's insides are linked to it; libdp itself knows nothing of it.
+ * threads.h - ranks that are threads of one process: their bootstrap, their transport, and a
+ * context over both. Tests of libdp's insides are linked to it; libdp itself knows nothing of it.
  */
 #ifndef DP_TESTS_THREADS_H
 #define DP_TESTS_THREADS_H

@@ -367,8 +367,8 @@ static void loopback_destroy(dp_transport_t *base)
     free(self);
 }
 
-dp_status_t threads_transport(int rank, uint64_t tag, const dp_log_t *log,
-                                         dp_transport_t **out, dp_error_t *error)
+dp_status_t threads_transport(int rank, uint64_t tag, const dp_log_t *log, dp_transport_t **out,
+                              dp_error_t *error)
 {
     static const dp_transport_ops_t ops = {
         .name = "loopback",

@@ -157,6 +157,7 @@ static dp_status_t connect_neighbours(dp_context_t *context, uint64_t deadline_n
     int count = 0;
     dp_status_t status;
 
+    DP_ASSERT(context->transport != NULL);
     status =
         context->transport->ops->address(context->transport, address, sizeof(address), &own_bytes);
     if (status != DP_OK) {

@@ -63,7 +63,7 @@ static int failed(const gpt2_pipeline_t *self, const char *what, dp_status_t sta
 static int create_channel(gpt2_pipeline_t *self, channel_t *channel, int count, size_t floats,
                           gpt2_error_t *error)
 {
-    channel->flying = calloc((size_t)count, sizeof(*channel->flying));
+    channel->flying = calloc((size_t)count, sizeof(dp_handle_t *));
     channel->buffers = calloc((size_t)count, sizeof(*channel->buffers));
     if (channel->flying == NULL || channel->buffers == NULL)
         return gpt2_fail(error, "out of memory for a pipeline");
@@ -103,7 +103,7 @@ static int create_group(gpt2_pipeline_t *self, gpt2_error_t *error)
 
 static int create_buffers(gpt2_pipeline_t *self, size_t floats, gpt2_error_t *error)
 {
-    self->returned = calloc(BORDERS, sizeof(*self->returned));
+    self->returned = calloc(BORDERS, sizeof(dp_handle_t *));
     if (self->returned == NULL) return gpt2_fail(error, "out of memory for a pipeline");
     if (self->stage > 0 && create_channel(self, &self->inputs, self->slots + 1, floats, error) != 0)
         return -1;

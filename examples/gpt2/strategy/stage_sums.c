@@ -55,7 +55,7 @@ int gpt2_stage_sums_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     self->mesh = &dp->base.mesh;
     self->settings = *settings;
     self->tensors = replica->layout->count;
-    self->reduced = calloc(self->tensors, sizeof(*self->reduced));
+    self->reduced = calloc(self->tensors, sizeof(dp_handle_t *));
     self->squares = calloc(self->tensors + 1, sizeof(*self->squares));
     if (self->reduced == NULL || self->squares == NULL) {
         (void)gpt2_fail(error, "out of memory for a pipeline");

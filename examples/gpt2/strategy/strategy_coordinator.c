@@ -297,9 +297,10 @@ int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t g
 {
     coordinator_t *self = (coordinator_t *)base;
 
-    if (self->pipeline != NULL)
+    if (self->pipeline != NULL) {
         return gpt2_stage_state_collect(gpt2_pipeline_state(self->pipeline), arena, group, data,
                                         error);
+    }
     return gpt2_sharding_collect(self->sharding, arena, group, data, error);
 }
 
@@ -316,9 +317,10 @@ int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_
 {
     coordinator_t *self = (coordinator_t *)base;
 
-    if (self->pipeline != NULL)
+    if (self->pipeline != NULL) {
         return gpt2_stage_state_distribute(gpt2_pipeline_state(self->pipeline), arena, group, data,
                                            error);
+    }
     return gpt2_sharding_distribute(self->sharding, arena, group, data, error);
 }
 
