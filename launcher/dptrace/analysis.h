@@ -146,7 +146,7 @@ typedef struct dp_diff_side {
     const char *what;
 } dp_diff_side_t;
 
-/* What changes from the first to the second. DP_ERR_NO_MEMORY. */
+/* Writes the changes from the first to the second. DP_ERR_NO_MEMORY. */
 dp_status_t dp_diff_write(const dp_diff_side_t sides[2], FILE *file);
 
 #endif

@@ -234,7 +234,8 @@ static void copy(void *to, const void *from, size_t bytes)
     if (to != NULL && bytes != 0) memmove(to, from, bytes);
 }
 
-/* What an engine of is_packed may count on, which reduces whole rows where it does not cast. */
+/* Refuses rows that lie apart in a packed operation: an engine that does not cast reduces whole
+ * rows. */
 static void check_rows(const dp_engine_op_t *op, size_t p, int rank)
 {
     const dp_engine_piece_t *piece = &op->pieces[p];

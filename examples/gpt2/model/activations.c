@@ -63,7 +63,7 @@ gpt2_stage_t gpt2_stage_of(const gpt2_model_options_t *options)
         .last = options->shape.layers, .has_embedding = 1, .has_head = 1, .slots = 1};
 }
 
-/* What forward keeps for one backward. */
+/* The results of one forward that its backward reads. */
 static void cut_kept(float_cutter_t *cutter, gpt2_kept_t *kept, const gpt2_model_options_t *options)
 {
     const gpt2_stage_t stage = gpt2_stage_of(options);

@@ -25,7 +25,7 @@ typedef struct gpt2_block_activations {
     float *gelu;      /* [rows][4C] */
 } gpt2_block_activations_t;
 
-/* What forward keeps for backward, of one pass. */
+/* The results of one forward pass that its backward reads. */
 typedef struct gpt2_kept {
     gpt2_block_activations_t *blocks; /* [layers] */
     float *output;
