@@ -3,23 +3,25 @@
 # runs the tests that should find it, the quick ones first, and prints which did and how fast.
 # Ends with 1 when an error survives, or is found by fewer programs than it asks for.
 #
-#   run.sh [--only PATTERN]... [--jobs J] [--all] [--unchecked] [--list]
+#   run.sh [--only PATTERN]... [--jobs J] [--all] [--unchecked] [--list] [--fits]
 #
-#   --only PATTERN  errors whose file name contains it, as in 07 or agree; may be given several times
+#   --only PATTERN  errors whose name contains it, as in 07 or agree; may be given several times
 #   --jobs J        so many errors at the same time (one for each core)
 #   --all           run every program, also after enough have found the error
 #   --unchecked     do not run the unchanged sources first
 #   --list          print the errors and what a user would see of each
+#   --fits          print the errors that do not apply to the sources any more, and run nothing
 #
-# errors/*.patch each begin with a line on the symptom, and say in lines that begin with # more about
-# themselves: `finders: N`, programs that must find it (1); `tests: NAME...`, of the cmake build, for
+# errors/PART.patches has the errors of one part of the tree. An error begins with `### NAME`, where
+# NAME begins with a number of its own, then comes `# ` and the symptom, then more lines that begin
+# with #: `finders: N`, programs that must find it (1); `tests: NAME...`, of the cmake build, for
 # errors outside of the protocol (TARGET,TARGET:NAME where the test's programs have other names);
-# `harmless: WHY`, it need not be found.
+# `harmless: WHY`, it need not be found. The patch follows.
 set -u
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 root=$(cd "$here/../.." && pwd) || exit 1
 jobs=$(nproc)
-run_all=0 list=0 unchecked=0
+run_all=0 list=0 unchecked=0 fits=0
 only=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -28,7 +30,8 @@ while [ $# -gt 0 ]; do
     --all) run_all=1 ;;
     --unchecked) unchecked=1 ;;
     --list) list=1 ;;
-    --help | -h) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --fits) fits=1 ;;
+    --help | -h) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "run.sh: unknown: $1, see --help" >&2; exit 2 ;;
     esac
     shift
@@ -229,9 +232,15 @@ report() { # PATCH FINDERS
     printf '%-9s %-44s %s\n' "$verdict" "$name" "${finders:-${why:-nobody}}" | tee -a "$work/table"
 }
 
+work=$(mktemp -d "${TMPDIR:-/tmp}/mutation.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+mkdir "$work/errors"
+awk -v folder="$work/errors" '/^### / { file = folder "/" $2 ".patch"; next } { print > file }' "$here"/errors/*.patches
+
 chosen=()
-for patch in "$here"/errors/*.patch; do
-    name=$(basename "$patch")
+for patch in "$work"/errors/*.patch; do
+    name=$(basename "$patch" .patch)
     match=0
     [ ${#only[@]} = 0 ] && match=1
     for pattern in "${only[@]}"; do
@@ -249,10 +258,17 @@ if [ $list = 1 ]; then
     done
     exit 0
 fi
-
-work=$(mktemp -d "${TMPDIR:-/tmp}/mutation.XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
+if [ $fits = 1 ]; then
+    type -P git >/dev/null || { echo "skipped: no git"; exit 77; }
+    cd "$root" || exit 1
+    bad=0
+    for patch in "${chosen[@]}"; do
+        git apply --check "$patch" 2>/dev/null && continue
+        echo "tests/mutation/errors: $(basename "$patch" .patch) does not apply"
+        bad=1
+    done
+    exit $bad
+fi
 : >"$work/table"
 
 # Nothing can be said where the unchanged sources fail.
