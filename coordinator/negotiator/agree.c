@@ -1,8 +1,15 @@
 /*
- * agree.c - the rules of one tensor: it arrives, is complete, is launched or fails.
+ * agree.c - the rules of one tensor: this rank submits it, it arrives from below, is complete, is
+ * launched or fails.
  *
- * Called by receive.c, follow.c, own.c and order.c, and by contest.c, join.c, leave.c and
- * negotiator.c for single questions, on the thread that drives the negotiator.
+ * Called by negotiator.c for this rank's submissions, by receive.c, and by order.c for what the
+ * root decides; by contest.c, leave.c and stall.c for single questions. On the thread that drives
+ * the negotiator.
+ *
+ * A submission of this rank arrives at once, as its own branch's part of the occurrence. Only the
+ * creation of a group can end while the submission stays: two lists of ranks have used one name,
+ * and this rank's was not the one that was launched. Then queue_own() keeps the entry, and
+ * dp_own_flush() has the submission arrive again.
  *
  * Items to the parent have no position in the one order; an edge delivers them as they were sent.
  * From the parent come the ordered items: LAUNCH, FAILURE, JOINED, CLOSED and BYE. The root writes
@@ -20,6 +27,7 @@
 
 #include "coordinator/negotiator/state.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +45,51 @@ int dp_launches_alone(dp_collective_t collective)
 {
     return collective == DP_COLLECTIVE_SEND || collective == DP_COLLECTIVE_GROUP_CREATE ||
            collective == DP_COLLECTIVE_GROUP_DESTROY;
+}
+
+/* ---- The end of what this rank has submitted ------------------------------------------------- */
+
+/* Its time limit counts no more. The last one of the list takes its place. */
+static void end_limit(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_entry_array_t *timed = &n->own.timed;
+    dp_entry_t *last;
+
+    if (entry->own.expires_ns == 0) return;
+    last = timed->entries[--timed->count];
+    timed->entries[entry->own.timed_at] = last;
+    last->own.timed_at = entry->own.timed_at;
+    entry->own.expires_ns = 0;
+}
+
+/* This rank's submission of the tensor was handed back. */
+static void end_own(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    end_limit(n, entry);
+    entry->own.is_there = 0;
+    free(entry->own.signature);
+    entry->own.signature = NULL;
+    n->own.pending--;
+    if (entry->view == NULL) return;
+    entry->view->own_pending--;
+    if (entry->view->ending == entry) entry->view->ending = NULL;
+}
+
+/* It is to arrive once more, for the next occurrence. */
+static void queue_own(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (entry->is_queued || !entry->own.is_there) return;
+    if (dp_entry_array_push(&n->own.queue, entry) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    entry->is_queued = 1;
+}
+
+static void forget_own(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_entry_array_remove(&n->own.queue, entry);
+    end_limit(n, entry);
 }
 
 /* ---- Ordered items -------------------------------------------------------------------------- */
@@ -62,7 +115,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
 {
     /* If this rank submitted the name with another list, its submission stays pending. */
     if (entry->part.is_submitted && (in_failure || dp_entry_takes_part(n, entry)))
-        dp_own_end(n, entry);
+        end_own(n, entry);
     dp_stall_unwatch(n, entry, 0);
     dp_entry_clear(entry, n->table.bit_words);
     entry->ended.position = position;
@@ -70,7 +123,7 @@ void dp_agree_end(dp_negotiator_t *n, dp_entry_t *entry, uint64_t position, int 
     if (!in_failure && entry->view != NULL) entry->ended.in_failure = 0;
     dp_leave_occurrence_over(entry);
     if (entry->view == NULL) dp_contest_ended(n, entry, position);
-    dp_own_queue(n, entry);
+    queue_own(n, entry);
 }
 
 void dp_agree_launch_begin(dp_negotiator_t *n, dp_ordered_launch_t *launch, dp_entry_t *entry)
@@ -100,7 +153,7 @@ static void remove_entry(dp_negotiator_t *n, dp_entry_t *entry)
 {
     dp_stall_forget(n, entry);
     dp_outbox_forget_news(n, entry);
-    dp_own_forget(n, entry);
+    forget_own(n, entry);
     if (dp_table_remove(&n->table, entry) != DP_OK) dp_fatal_memory(n);
 }
 
@@ -359,6 +412,7 @@ void dp_agree_arrive(dp_negotiator_t *n, dp_entry_t *entry, const dp_arrival_t *
         return;
     }
     dp_contest_heard(entry, arrival->branch);
+    DP_ASSERT(entry->view != NULL || signature != NULL); /* a group to be made adopts none */
     if (entry->view == NULL && is_first &&
         dp_entry_set_list(n, entry, signature->members, signature->member_count) != DP_OK) {
         free(signature);
@@ -408,4 +462,188 @@ void dp_agree_urgent(dp_negotiator_t *n, dp_entry_t *entry)
     } else if (entry->sent.is_announced) {
         dp_outbox_news(n, entry);
     }
+}
+
+/* ---- This rank's submissions ----------------------------------------------------------------- */
+
+static void arrive_own(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    dp_arrival_t arrival = {.branch = dp_own_branch(n), .rank = n->rank};
+    const dp_submitted_t *own = &entry->own;
+
+    if (entry->part.is_submitted || !own->is_there) return;
+    entry->part.is_submitted = 1;
+    entry->part.request = own->request;
+    arrival.in_place = own->in_place;
+    arrival.absmax = own->absmax;
+    arrival.priority = own->priority;
+    arrival.is_urgent = own->is_urgent;
+    if (own->signature != NULL) {
+        arrival.signature = dp_signature_copy(own->signature);
+        if (arrival.signature == NULL) {
+            dp_fatal_memory(n);
+            return;
+        }
+    }
+    if (own->since_ns < n->now_ns) dp_agree_pending(n, entry, own->since_ns);
+    dp_agree_arrive(n, entry, &arrival);
+}
+
+/* Without memory for the signature the submission is not taken. */
+dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission)
+{
+    const dp_signature_t *signature = submission->signature;
+    dp_submitted_t own = {.is_there = 1,
+                          .request = submission->request,
+                          .in_place = submission->in_place != 0,
+                          .is_urgent = submission->is_urgent != 0,
+                          .absmax = dp_absmax_clean(submission->last_absmax),
+                          .priority = submission->priority,
+                          .since_ns = n->now_ns};
+    uint64_t tick_ns;
+
+    if (entry->signature == NULL || !dp_signature_equal(signature, entry->signature)) {
+        own.signature = dp_signature_copy(signature);
+        if (own.signature == NULL) return DP_ERR_NO_MEMORY;
+    }
+    if (submission->timeout_ns > 0) {
+        own.expires_ns = n->now_ns + dp_min(submission->timeout_ns, UINT64_MAX - n->now_ns);
+        own.timed_at = n->own.timed.count;
+        tick_ns = dp_min(dp_own_deadline(n), own.expires_ns);
+        if (dp_entry_array_push(&n->own.timed, entry) != DP_OK) {
+            free(own.signature);
+            return DP_ERR_NO_MEMORY;
+        }
+        n->own.tick_ns = tick_ns;
+    }
+    entry->own = own;
+    n->own.pending++;
+    if (entry->view != NULL) {
+        entry->view->own_pending++;
+        if (signature->collective == DP_COLLECTIVE_GROUP_DESTROY) entry->view->ending = entry;
+    }
+    arrive_own(n, entry);
+    return DP_OK;
+}
+
+/* Entries that are queued meanwhile wait for the next call. */
+void dp_own_flush(dp_negotiator_t *n)
+{
+    dp_entry_array_t *queue = &n->own.queue;
+    size_t count = queue->count;
+
+    if (count == 0) return;
+    for (size_t i = 0; i < count && !n->is_fatal; i++) {
+        dp_entry_t *entry = queue->entries[i];
+
+        entry->is_queued = 0;
+        arrive_own(n, entry);
+    }
+    if (n->is_fatal) return;
+    memmove(queue->entries, queue->entries + count, (queue->count - count) * sizeof(dp_entry_t *));
+    queue->count -= count;
+}
+
+void dp_own_tick(dp_negotiator_t *n)
+{
+    dp_entry_array_t *timed = &n->own.timed;
+    uint64_t next_ns = UINT64_MAX;
+
+    if (n->now_ns < dp_own_deadline(n)) return;
+    for (size_t i = timed->count; i > 0 && !n->is_fatal; i--) {
+        dp_entry_t *entry = timed->entries[i - 1];
+
+        if (n->now_ns < entry->own.expires_ns) {
+            next_ns = dp_min(next_ns, entry->own.expires_ns);
+            continue;
+        }
+        end_limit(n, entry);
+        if (entry->part.is_submitted) dp_stall_expire(n, entry);
+    }
+    n->own.tick_ns = next_ns;
+}
+
+uint64_t dp_own_deadline(const dp_negotiator_t *n)
+{
+    return n->own.timed.count == 0 ? UINT64_MAX : n->own.tick_ns;
+}
+
+void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry)
+{
+    if (!entry->own.is_there) return;
+    entry->own.is_urgent = 1;
+    if (entry->part.is_submitted) dp_agree_urgent(n, entry);
+}
+
+void dp_own_count(dp_negotiator_t *n, int change)
+{
+    n->own.pending += (size_t)change;
+}
+
+void dp_own_fini(dp_negotiator_t *n)
+{
+    free(n->own.queue.entries);
+    free(n->own.timed.entries);
+}
+
+/* ---- The entry that an item speaks of -------------------------------------------------------- */
+
+/* The group of an item's key; *view stays NULL for those to be made. 0: there is none. */
+static int view_of_item(dp_negotiator_t *n, int from, const dp_item_t *item, dp_group_view_t **view)
+{
+    *view = NULL;
+    if (item->group == DP_GROUP_UNBORN && item->root < 0) return 1;
+    *view = dp_group_view_find(n, item->group);
+    if (*view == NULL) {
+        dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
+    } else if (item->root >= 0 && (dp_group_view_rank(*view, item->root) < 0 ||
+                                   dp_group_view_rank(*view, item->peer) < 0)) {
+        dp_fatal_protocol(n, from, "a send from rank %d to %d in a group of %" PRIu32, item->root,
+                          item->peer, (*view)->member_count);
+    }
+    return !n->is_fatal;
+}
+
+static dp_entry_t *entry_by_key(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_key_t key = {item->group, item->root, item->peer, item->name};
+    dp_group_view_t *view;
+    dp_entry_t *entry;
+
+    if (!view_of_item(n, from, item, &view)) return NULL;
+    entry = dp_entry_get(n, &key, view);
+    if (entry == NULL) dp_fatal_memory(n);
+    return entry;
+}
+
+dp_entry_t *dp_item_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry;
+
+    if (item->id == DP_ID_NONE) return entry_by_key(n, from, item);
+    entry = dp_table_by_id(&n->table, item->id);
+    if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
+    return entry;
+}
+
+dp_entry_t *dp_item_named_entry(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry;
+    int has_id = item->id != DP_ID_NONE;
+
+    if (!(item->flags & DP_FLAG_NAME)) {
+        entry = dp_table_by_id(&n->table, item->id);
+        if (entry == NULL) dp_fatal_protocol(n, from, "no tensor has id %" PRIu32, item->id);
+        return entry;
+    }
+    entry = entry_by_key(n, from, item);
+    if (entry == NULL) return NULL;
+    /* Ids are for names that come again. */
+    if (entry->id != DP_ID_NONE ||
+        (has_id && (entry->view == NULL || item->id < n->table.next_id))) {
+        dp_fatal_protocol(n, from, "tensor %s cannot have id %" PRIu32, item->name, item->id);
+        return NULL;
+    }
+    if (has_id) dp_table_assign(&n->table, entry, item->id);
+    return entry;
 }

@@ -1,12 +1,26 @@
 /*
- * agree.h - the rules of one tensor: it arrives, is complete, is launched or fails. agree.c alone
- * writes entry->arrived, entry->heard and entry->ended, and what ranks have agreed on: the entry's
- * signature and version. A function that fails calls dp_fatal() by itself.
+ * agree.h - the rules of one tensor: this rank submits it, it arrives from below, is complete, is
+ * launched or fails. agree.c alone writes entry->arrived, entry->heard and entry->ended, and what
+ * ranks have agreed on: the entry's signature and version; and of this rank's submissions n->own,
+ * entry->own, entry->part, entry->is_queued, and a view's count of them. A function that fails
+ * calls dp_fatal() by itself.
  */
 #ifndef DP_COORDINATOR_AGREE_H
 #define DP_COORDINATOR_AGREE_H
 
 #include "coordinator/negotiator/table.h"
+
+/* What this rank has submitted. */
+typedef struct dp_own {
+    size_t pending;         /* requests of this rank not handed back */
+    dp_entry_array_t queue; /* entries whose submission has to arrive once more */
+    dp_entry_array_t timed; /* entries whose submission has a time limit that is not over */
+    /* With some: no limit is over before this. Not always the earliest of them: the one that gave
+     * it may have ended. Then a tick finds nothing and looks for the earliest. So a submission
+     * costs the same however many there are, and the list is walked about once in the length of a
+     * limit. */
+    uint64_t tick_ns;
+} dp_own_t;
 
 /* The contribution of one branch to the pending occurrence. */
 typedef struct dp_arrival {
@@ -59,5 +73,23 @@ void dp_agree_refuse_own(dp_negotiator_t *n, dp_entry_t *entry, dp_status_t stat
 void dp_agree_hear(dp_entry_t *entry, int branch);
 /* A rank that has joined learns the signature with the LAUNCH; taken. */
 void dp_agree_learn(dp_entry_t *entry, dp_signature_t *signature);
+
+/* ---- This rank's submissions ---------------------------------------------------------------- */
+
+/* Takes a submission that nothing speaks against. DP_ERR_NO_MEMORY: it was not taken. */
+dp_status_t dp_own_submit(dp_negotiator_t *n, dp_entry_t *entry, const dp_submission_t *submission);
+void dp_own_flush(dp_negotiator_t *n);
+void dp_own_urgent(dp_negotiator_t *n, dp_entry_t *entry); /* a thread waits for it */
+void dp_own_count(dp_negotiator_t *n, int change);         /* a join begins (1), or ends (-1) */
+void dp_own_tick(dp_negotiator_t *n);                      /* time limits that are over */
+uint64_t dp_own_deadline(const dp_negotiator_t *n);
+void dp_own_fini(dp_negotiator_t *n);
+
+/* ---- The entry that an item of a neighbour speaks of ---------------------------------------- */
+
+/* Made where it is new; NULL: a fatal error that names the neighbour was raised. */
+dp_entry_t *dp_item_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
+/* The same for FAILURE and for what a LAUNCH holds: they may give it its id. */
+dp_entry_t *dp_item_named_entry(dp_negotiator_t *n, int from, const dp_item_t *item);
 
 #endif

@@ -13,6 +13,22 @@
 
 struct dp_entry;
 
+/* Bitmaps of 64-bit words: a bit for each branch, member or rank. */
+static inline int dp_bit_get(const uint64_t *bits, int bit)
+{
+    return (int)(bits[bit / 64] >> (bit % 64) & 1u);
+}
+
+static inline void dp_bit_set(uint64_t *bits, int bit)
+{
+    bits[bit / 64] |= (uint64_t)1 << (bit % 64);
+}
+
+static inline size_t dp_bit_words(size_t bits)
+{
+    return (bits + 63) / 64;
+}
+
 typedef struct dp_group_view {
     uint32_t uid;
     uint32_t group_index;             /* the data plane's small number, 1 .. DP_GROUPS_MAX */
@@ -24,7 +40,7 @@ typedef struct dp_group_view {
     uint32_t expected; /* how many branches have */
     uint32_t *below;   /* [branches] members there */
 
-    /* own.c */
+    /* agree.c */
     size_t own_pending;            /* submissions of this rank not handed back */
     const struct dp_entry *ending; /* this rank's group_destroy that is pending */
 
@@ -32,7 +48,7 @@ typedef struct dp_group_view {
     int is_closed, closed_rank; /* CLOSED was ordered; the first member to leave */
     uint64_t closed_position;   /* of the last CLOSED */
 
-    /* join.c; what arrived since the last JOINED */
+    /* leave.c; what arrived since the last JOINED */
     uint64_t *joined; /* a bit per member */
     uint32_t joined_count;
     uint32_t *joined_below; /* [branches] */

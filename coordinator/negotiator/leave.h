@@ -1,7 +1,7 @@
 /*
- * leave.h - ranks that submit nothing more, and the tensors that can never be launched for it.
- * leave.c alone writes n->leave, entry->leave, and a view's is_closed, closed_rank,
- * closed_position.
+ * leave.h - ranks that give nothing more: they leave, and tensors without them can never be
+ * launched; or they join, and tensors of the group are launched without them. leave.c alone writes
+ * n->leave, n->join, entry->leave, and what a view knows of leavers and of joined ranks.
  */
 #ifndef DP_COORDINATOR_LEAVE_H
 #define DP_COORDINATOR_LEAVE_H
@@ -53,5 +53,26 @@ int dp_leave_lacking(const dp_negotiator_t *n, const dp_entry_t *entry);
 int dp_leave_refers(const dp_negotiator_t *n, const dp_entry_t *entry);     /* a KEEP is about it */
 void dp_leave_forget_entry(dp_negotiator_t *n, const dp_entry_t *entry);    /* it is going */
 void dp_leave_forget_view(dp_negotiator_t *n, const dp_group_view_t *view); /* likewise */
+
+/* ---- Join ----------------------------------------------------------------------------------- */
+
+typedef struct dp_join {
+    int is_due; /* 0: dp_join_flush() would find no JOIN of this rank that is not sent */
+} dp_join_t;
+
+void dp_join_own(dp_negotiator_t *n, dp_group_view_t *view, void *request);
+void dp_join_refused(dp_negotiator_t *n, dp_group_view_t *view); /* a rank has left the group */
+void dp_join_arrive(dp_negotiator_t *n, dp_group_view_t *view, int rank);
+void dp_join_flush(dp_negotiator_t *n); /* JOIN, if this rank may send it by now */
+void dp_join_all(dp_negotiator_t *n, dp_group_view_t *view, int last_rank); /* JOINED */
+
+/* Questions. */
+int dp_join_is_joined(const dp_group_view_t *view, int rank);
+int dp_join_has_own(const dp_negotiator_t *n, const dp_group_view_t *view); /* this rank */
+int dp_join_covers(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
+int dp_join_names(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
+int dp_join_allows(const dp_entry_t *entry);
+/* This rank's request to join ends: 1, and *request; 0: there is none. */
+int dp_join_take(dp_negotiator_t *n, dp_group_view_t *view, void **request);
 
 #endif

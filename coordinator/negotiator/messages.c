@@ -2,7 +2,7 @@
  * messages.c - items and frames as bytes, and back. messages.h lists the bytes of each kind.
  *
  * Called on the thread that drives the negotiator: order.c and outbox.c have items written;
- * receive.c and follow.c read them. Bytes may come from a faulty or a
+ * receive.c reads them. Bytes may come from a faulty or a
  * hostile peer: a reader checks each field before it is used, and an item that is refused keeps no
  * memory. It must not know what an item means.
  */

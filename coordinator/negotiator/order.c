@@ -2,7 +2,7 @@
  * order.c - the root: appends to the one order that all ranks follow, and decides when.
  *
  * Called by agree.c when a tensor is complete and by negotiator.c to launch what is due; also by
- * join.c and leave.c. On the thread that drives the root's negotiator.
+ * leave.c. On the thread that drives the root's negotiator.
  *
  * Complete tensors are launched at once while the data plane is idle; while it is busy they are
  * held back for a while, so that more join them. Tensors that this rank takes no part in are never

@@ -1,9 +1,11 @@
 /*
- * receive.c - frames from neighbours, and items from children: checked against their sender and
- * what this rank knows.
+ * receive.c - frames from neighbours: each item is checked against its sender and against what this
+ * rank knows, then applied.
  *
- * agree.c and the other files rely on these checks. An item that fails one is a fatal error, whose
- * text names the sender and the item. Items from the parent are for follow.c.
+ * From a child come announcements. From the parent come the order that the root has made and its
+ * questions; they are passed on, byte for byte, to the children that they concern or that have such
+ * ranks below them. agree.c and the other files rely on these checks: an item that fails one is a
+ * fatal error, whose text names the sender and the item.
  *
  * negotiator.c calls dp_receive() for each message of a neighbour, on the thread that drives the
  * negotiator.
@@ -16,16 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What an item speaks of ----------------------------------------------------------------- */
+#define POSITION_MAX (UINT64_MAX / 2) /* so that counting on from any position cannot wrap */
 
-/* Does the item speak of a group that has ended? It may, if its sender did not know yet. */
-static int is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
-{
-    if (item->id != DP_ID_NONE) {
-        return item->id < n->table.next_id && dp_table_by_id(&n->table, item->id) == NULL;
-    }
-    return item->group <= n->groups.last_uid && dp_group_view_find(n, item->group) == NULL;
-}
+/* ---- From a child --------------------------------------------------------------------------- */
 
 /* Members exist, one of them below this child. */
 static int is_list_of(const dp_negotiator_t *n, const int32_t *list, uint32_t count, int child)
@@ -37,8 +32,6 @@ static int is_list_of(const dp_negotiator_t *n, const int32_t *list, uint32_t co
         is_below = dp_branch_of(n, list[i]) == child;
     return is_below;
 }
-
-/* ---- Frames from a child -------------------------------------------------------------------- */
 
 static int child_index(const dp_negotiator_t *n, int rank)
 {
@@ -230,7 +223,7 @@ static void receive_urgent(dp_negotiator_t *n, int from, int child, const dp_ite
 {
     dp_entry_t *entry;
 
-    if (is_of_the_past(n, item)) return;
+    if (dp_item_is_of_the_past(n, item)) return;
     entry = dp_item_entry(n, from, item);
     if (entry != NULL && !is_stale(entry, child, position)) dp_agree_urgent(n, entry);
 }
@@ -264,7 +257,7 @@ static void receive_leaver(dp_negotiator_t *n, int from, int child, const dp_ite
         dp_fatal_protocol(n, from, "there is no rank %d to leave", item->rank);
     } else if (item->kind == DP_ITEM_LEFT) {
         dp_leave_left(n, item->rank);
-    } else if (!is_of_the_past(n, item)) {
+    } else if (!dp_item_is_of_the_past(n, item)) {
         entry = dp_item_entry(n, from, item);
         if (entry != NULL) dp_leave_keep(n, item->rank, item->position, entry);
     }
@@ -326,6 +319,296 @@ static void receive_from_child(dp_negotiator_t *n, int from, int child, dp_item_
     }
 }
 
+/* ---- From the parent: LAUNCH and FAILURE ---------------------------------------------------- */
+
+/* Has every rank at or below this one submitted the tensor, or joined instead? */
+static int is_launchable(const dp_negotiator_t *n, const dp_entry_t *entry)
+{
+    if (entry->sent.is_ready) return 1; /* a CONTEST that came behind READY was too late */
+    if (entry->arrived.is_mismatched) return 0;
+    for (int branch = 0; branch <= dp_own_branch(n); branch++) {
+        if (dp_bit_get(entry->expect, branch) && !dp_join_covers(n, entry, branch)) return 0;
+    }
+    return entry->view != NULL;
+}
+
+/* Joined ranks learn the signature with the LAUNCH. 0: a fatal error was raised. */
+static int learn_signature(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
+{
+    char what[DP_ENTRY_TEXT_MAX];
+
+    if (item->signature != NULL &&
+        (!dp_entry_fits(n, entry, item->signature) || item->absent == 0 ||
+         (entry->arrived.proposed != NULL &&
+          !dp_signature_equal(entry->arrived.proposed, item->signature)))) {
+        dp_fatal_protocol(n, from, "launch of %s with a signature that nobody proposed",
+                          dp_entry_text(entry, what));
+    } else if (item->signature != NULL && entry->arrived.proposed == NULL) {
+        dp_agree_learn(entry, item->signature);
+        item->signature = NULL;
+    }
+    if (!n->is_fatal && dp_entry_signature(entry) == NULL) {
+        dp_fatal_protocol(n, from, "launch of %s without a signature", dp_entry_text(entry, what));
+    }
+    return !n->is_fatal;
+}
+
+/* Checks one entry of a LAUNCH by itself. 0: a fatal error was raised. */
+static int check_entry(dp_negotiator_t *n, int from, dp_entry_t *entry, dp_item_t *item)
+{
+    int takes_part = dp_entry_takes_part(n, entry);
+    int is_joined = entry->view != NULL && dp_join_is_joined(entry->view, n->rank);
+    char what[DP_ENTRY_TEXT_MAX];
+
+    dp_entry_text(entry, what);
+    if (!is_launchable(n, entry) || (takes_part && !entry->part.is_submitted && !is_joined)) {
+        dp_fatal_protocol(n, from, "launch of %s, which was not announced", what);
+    } else if (item->absent >= dp_entry_ranks(entry) ||
+               (takes_part && !entry->part.is_submitted && item->absent == 0)) {
+        dp_fatal_protocol(n, from, "launch of %s without %" PRIu32 " ranks of %" PRIu32, what,
+                          item->absent, dp_entry_ranks(entry));
+    } else if (entry->view == NULL &&
+               (!(item->flags & DP_FLAG_BORN) || item->group_index < 1 ||
+                item->group_index > DP_GROUPS_MAX || item->born <= n->groups.last_uid ||
+                item->born == DP_GROUP_UNBORN)) {
+        dp_fatal_protocol(n, from, "%s cannot be number %" PRIu32 " in place %" PRIu32, what,
+                          item->born, item->group_index);
+    }
+    return !n->is_fatal && learn_signature(n, from, entry, item);
+}
+
+/* Checks what a LAUNCH holds beside its first tensor. 0: a fatal error was raised. */
+static int check_companions(dp_negotiator_t *n, int from, const dp_ordered_launch_t *launch,
+                            const dp_entry_t *entry, uint32_t count)
+{
+    dp_collective_t collective = dp_entry_signature(entry)->collective;
+    char what[DP_ENTRY_TEXT_MAX];
+
+    if (count > 1 && dp_launches_alone(collective)) {
+        dp_fatal_protocol(n, from, "%s is not launched alone", dp_entry_text(entry, what));
+    } else if (launch->entry != NULL && launch->entry->view != entry->view) {
+        dp_fatal_protocol(n, from, "one launch for two groups");
+    } else if (collective == DP_COLLECTIVE_GROUP_DESTROY &&
+               entry->view->own_pending > (size_t)(entry->part.is_submitted != 0)) {
+        dp_fatal_protocol(n, from, "group %s ends while its tensors are pending",
+                          entry->view->name);
+    }
+    return !n->is_fatal;
+}
+
+/* The entry's signature lists the members; the item brings the uid and index that the root chose.
+ */
+static void make_group(dp_negotiator_t *n, const dp_entry_t *entry, const dp_item_t *item,
+                       dp_ordered_launch_t *launch)
+{
+    const dp_signature_t *signature = entry->arrived.proposed;
+    const char *name = signature->group_name;
+
+    launch->born = item->born;
+    launch->group_index = item->group_index;
+    if (dp_group_view_make(n, item->born, item->group_index, name[0] != '\0' ? name : entry->name,
+                           signature->members, signature->member_count) == NULL)
+        dp_fatal_memory(n);
+}
+
+static void receive_launched(dp_negotiator_t *n, int from, dp_ordered_launch_t *launch,
+                             uint32_t count, dp_item_t *item)
+{
+    dp_launch_entry_t launch_entry = {
+        .absent = item->absent,
+        .last_absmax = item->absmax,
+        .in_place = (item->flags & DP_FLAG_IN_PLACE) != 0,
+    };
+    dp_entry_t *entry = dp_item_named_entry(n, from, item);
+
+    if (entry == NULL || !check_entry(n, from, entry, item)) return;
+    if (!check_companions(n, from, launch, entry, count)) return;
+    if (entry->view == NULL) make_group(n, entry, item, launch);
+    if (n->is_fatal) return;
+    if (launch->entry == NULL) dp_agree_launch_begin(n, launch, entry);
+    dp_agree_launch(n, entry, &launch_entry);
+}
+
+/* The whole LAUNCH is checked and applied entry by entry: a fatal error in the middle of it ends
+ * the job, so nothing has to be undone. */
+static void receive_launch(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader)
+{
+    dp_ordered_launch_t launch = {.sequence = item->sequence};
+    uint32_t count = item->count;
+
+    if (launch.sequence <= n->sequence) {
+        dp_fatal_protocol(n, from, "launch %" PRIu64 " after %" PRIu64, launch.sequence,
+                          n->sequence);
+    }
+    for (uint32_t i = 0; i < count && !n->is_fatal; i++) {
+        dp_status_t status = dp_item_read_entry(reader, item);
+
+        if (status == DP_OK) {
+            receive_launched(n, from, &launch, count, item);
+            dp_item_fini(item);
+        } else if (status == DP_ERR_NO_MEMORY) {
+            dp_fatal_memory(n);
+        } else {
+            dp_fatal_protocol(n, from, "malformed launch");
+        }
+    }
+    if (!n->is_fatal) dp_agree_launch_end(n, &launch);
+}
+
+static void receive_failure(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry = dp_item_named_entry(n, from, item);
+
+    if (entry == NULL) return;
+    dp_agree_targets(n, entry, item->list, item->list_count);
+    dp_agree_fail(n, entry, item->status, item->text);
+}
+
+/* ---- From the parent: the rest -------------------------------------------------------------- */
+
+/* Sets n->targets to the members of an item's group; NULL: a fatal error was raised. */
+static dp_group_view_t *told_view(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_group_view_t *view = dp_group_view_find(n, item->group);
+
+    if (view == NULL) {
+        dp_fatal_protocol(n, from, "no group has number %" PRIu32 " here", item->group);
+        return NULL;
+    }
+    if (item->kind != DP_ITEM_WARN && dp_group_view_index(view, item->rank) < 0) {
+        dp_fatal_protocol(n, from, "group %" PRIu32 " has no rank %d", item->group, item->rank);
+        return NULL;
+    }
+    memcpy(n->targets, view->expect, n->table.bit_words * sizeof(*n->targets));
+    return view;
+}
+
+/* KEEPs come right before the CLOSED that they belong to, and are counted by it. */
+static void receive_keep(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry = dp_item_entry(n, from, item);
+
+    if (entry == NULL) return;
+    if (!dp_leave_told_kept(n, entry)) {
+        dp_fatal_protocol(n, from, "tensor %s is kept in the wrong group", entry->name);
+        return;
+    }
+    memcpy(n->targets, entry->view->expect, n->table.bit_words * sizeof(*n->targets));
+}
+
+static void receive_closed(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_group_view_t *view = told_view(n, from, item);
+
+    if (view == NULL) return;
+    if (item->count == n->leave.keeps && (n->leave.keeps == 0 || n->leave.keep_view == view)) {
+        dp_leave_close(n, view, item->rank);
+    } else {
+        dp_fatal_protocol(n, from, "closed by rank %d, keeping %" PRIu32 " tensors of %" PRIu32,
+                          item->rank, item->count, n->leave.keeps);
+    }
+}
+
+static void receive_joined(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_group_view_t *view = told_view(n, from, item);
+
+    for (int branch = 0; view != NULL && branch <= dp_own_branch(n); branch++) {
+        if (view->joined_below[branch] == view->below[branch]) continue;
+        dp_fatal_protocol(n, from, "all have joined, and some here have not");
+        return;
+    }
+    if (view != NULL) dp_join_all(n, view, item->rank);
+}
+
+static void receive_bye(dp_negotiator_t *n, int from)
+{
+    memcpy(n->targets, n->world->expect, n->table.bit_words * sizeof(*n->targets));
+    if (n->leave.fin_sent) {
+        dp_agree_bye(n);
+    } else {
+        dp_fatal_protocol(n, from, "goodbye before this rank finalized");
+    }
+}
+
+static void receive_who(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    dp_entry_t *entry = dp_item_entry(n, from, item);
+
+    if (entry == NULL) return;
+    if (entry->view == NULL && entry->making.list == NULL &&
+        dp_entry_set_list(n, entry, item->list, item->list_count) != DP_OK) {
+        dp_fatal_memory(n);
+        return;
+    }
+    dp_stall_who(n, item, entry);
+}
+
+static void receive_warn(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    if (item->group == DP_GROUP_UNBORN) {
+        dp_branches_of_list(n, item->list, item->list_count, n->targets);
+    } else if (told_view(n, from, item) == NULL) {
+        return;
+    }
+    if (dp_bit_get(n->targets, dp_own_branch(n))) dp_outbox_warn(n, item->text);
+}
+
+static void receive_seek(dp_negotiator_t *n, int from, const dp_item_t *item)
+{
+    if (item->position >= n->position && item->position < POSITION_MAX) {
+        dp_order_seek(n, item->position);
+    } else {
+        dp_fatal_protocol(n, from, "position %" PRIu64 " after %" PRIu64, item->position,
+                          n->position);
+    }
+}
+
+/* The item was read from the bytes of the reader from begin on. */
+static void receive_from_parent(dp_negotiator_t *n, int from, dp_item_t *item, dp_reader_t *reader,
+                                size_t begin)
+{
+    uint64_t position = n->position; /* before this item counts */
+
+    /* Messages that go up from here on are sent by a rank that knows this item. */
+    if (item->kind == DP_ITEM_FAILURE || item->kind == DP_ITEM_CLOSED) dp_outbox_close_up(n);
+    switch (item->kind) {
+    case DP_ITEM_SEEK:
+        receive_seek(n, from, item);
+        return;
+    case DP_ITEM_LAUNCH:
+        receive_launch(n, from, item, reader);
+        break;
+    case DP_ITEM_FAILURE:
+        receive_failure(n, from, item);
+        break;
+    case DP_ITEM_KEEP:
+        receive_keep(n, from, item);
+        break;
+    case DP_ITEM_CLOSED:
+        receive_closed(n, from, item);
+        break;
+    case DP_ITEM_JOINED:
+        receive_joined(n, from, item);
+        break;
+    case DP_ITEM_BYE:
+        receive_bye(n, from);
+        break;
+    case DP_ITEM_WHO:
+        receive_who(n, from, item);
+        return;
+    case DP_ITEM_WARN:
+        receive_warn(n, from, item);
+        break;
+    default:
+        dp_fatal_protocol(n, from, "item %d comes from a child only", item->kind);
+        break;
+    }
+    if (n->is_fatal) return;
+    dp_outbox_down_bytes(n, n->targets, position, reader->data + begin, reader->at - begin,
+                         n->position != position);
+}
+
 /* ---- Frames --------------------------------------------------------------------------------- */
 
 /*
@@ -346,8 +629,7 @@ static int check_frame_header(dp_negotiator_t *n, int from, int child, dp_reader
         dp_fatal_protocol(n, from, "malformed header");
     } else if (header->position == DP_POSITION_NONE) {
         return 1; /* the loop lets nothing but FATAL pass */
-    } else if (child < 0 &&
-               (header->position < n->position || header->position >= DP_POSITION_MAX)) {
+    } else if (child < 0 && (header->position < n->position || header->position >= POSITION_MAX)) {
         dp_fatal_protocol(n, from, "frame for position %" PRIu64 ", this rank is at %" PRIu64,
                           header->position, n->position);
     } else if (child >= 0 &&
@@ -398,7 +680,7 @@ dp_status_t dp_receive(dp_negotiator_t *n, int from, const void *data, size_t by
         } else if (child >= 0) {
             receive_from_child(n, from, child, item, header.position);
         } else {
-            dp_follow(n, from, item, &reader, begin);
+            receive_from_parent(n, from, item, &reader, begin);
         }
         if (status == DP_OK) dp_item_fini(item);
     }

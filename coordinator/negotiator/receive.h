@@ -1,5 +1,5 @@
 /*
- * receive.h - frames from neighbours, and items from children. receive.c alone writes
+ * receive.h - frames from neighbours, and the items in them. receive.c alone writes
  * n->child_position.
  */
 #ifndef DP_COORDINATOR_RECEIVE_H

@@ -14,8 +14,8 @@
  * behind its READY or PARTIAL; the root asks WHO as above and fails the tensor on all its ranks.
  *
  * Called on the thread that drives the negotiator: by agree.c, which has a tensor watched while it
- * waits, by negotiator.c when time has passed and to send what is due, by follow.c for WHO, and
- * by receive.c for MISSING.
+ * waits, by negotiator.c when time has passed and to send what is due, and by receive.c for WHO and
+ * MISSING.
  */
 #include "coordinator/negotiator/stall.h"
 

@@ -5,14 +5,11 @@
  * says what it owns; the others call its functions, or read. tests/style/doors.py holds that.
  *
  *   negotiator.c    the public inputs and outputs
- *   receive.c       frames from neighbours, and items from children
- *   follow.c        items from the parent, and the entry that an item speaks of
- *   own.c           this rank's submissions
- *   agree.c         one tensor: it arrives, is complete, is launched or fails
+ *   receive.c       frames from neighbours, and the items in them
+ *   agree.c         one tensor: it is submitted, arrives, is complete, is launched or fails
  *   contest.c       two lists of ranks for one group to be made
  *   order.c         the one order, and on the root what is appended, and when
- *   join.c          ranks that have no more data
- *   leave.c         ranks that submit nothing more
+ *   leave.c         ranks that submit nothing more, or have no more data
  *   stall.c         reports the ranks missing for a tensor that waits too long
  *   outbox.c        frames and outputs on their way out, fatal errors
  *   table.c         names, ids, and what is known of each tensor's pending occurrence
@@ -26,14 +23,10 @@
 #define DP_COORDINATOR_NEGOTIATOR_STATE_H
 
 #include "coordinator/negotiator/agree.h"
-#include "coordinator/negotiator/bits.h"
 #include "coordinator/negotiator/contest.h"
-#include "coordinator/negotiator/follow.h"
-#include "coordinator/negotiator/join.h"
 #include "coordinator/negotiator/leave.h"
 #include "coordinator/negotiator/order.h"
 #include "coordinator/negotiator/outbox.h"
-#include "coordinator/negotiator/own.h"
 #include "coordinator/negotiator/receive.h"
 #include "coordinator/negotiator/stall.h"
 #include "runtime/transport/transport.h"

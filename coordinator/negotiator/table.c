@@ -484,6 +484,36 @@ int dp_entry_takes_part(const dp_negotiator_t *n, const dp_entry_t *entry)
     return dp_bit_get(entry->expect, dp_own_branch(n));
 }
 
+int dp_entry_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
+                  const dp_signature_t *signature)
+{
+    if (entry->view == NULL) {
+        return signature->collective == DP_COLLECTIVE_GROUP_CREATE &&
+               signature->members[signature->member_count - 1] < n->size;
+    }
+    switch (signature->collective) {
+    case DP_COLLECTIVE_GROUP_CREATE:
+    case DP_COLLECTIVE_JOIN:
+        return 0;
+    case DP_COLLECTIVE_GROUP_DESTROY:
+        return entry->view->uid != DP_GROUP_WORLD && entry->root < 0;
+    case DP_COLLECTIVE_SEND:
+        return entry->root >= 0 && signature->root == entry->root && signature->peer == entry->peer;
+    default:
+        return entry->root < 0;
+    }
+}
+
+int dp_item_is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item)
+{
+    if (item->id != DP_ID_NONE) {
+        return item->id < n->table.next_id && dp_table_by_id(&n->table, item->id) == NULL;
+    }
+    return item->group <= n->groups.last_uid && dp_group_view_find(n, item->group) == NULL;
+}
+
+/* ---- In words ------------------------------------------------------------------------------- */
+
 const char *dp_entry_text_of(const dp_entry_t *entry, const dp_signature_t *signature,
                              char text[DP_ENTRY_TEXT_MAX])
 {

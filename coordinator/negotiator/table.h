@@ -110,7 +110,7 @@ typedef struct dp_entry_stall {
     struct dp_entry *older, *newer;
 } dp_entry_stall_t;
 
-/* This rank's part of the pending occurrence. own.c */
+/* This rank's part of the pending occurrence. agree.c */
 typedef struct dp_part {
     int is_submitted; /* it counts as submitted here */
     void *request;
@@ -134,7 +134,7 @@ typedef struct dp_entry {
     uint16_t version;          /* of the signature below; 0: none was agreed yet */
     dp_signature_t *signature; /* adopted with the last LAUNCH that changed it; owned */
     int is_pending;            /* something is known here of an occurrence */
-    int is_queued;             /* own.c: its next occurrence is to be looked at */
+    int is_queued;             /* agree.c: this rank's submission is to arrive once more */
 
     dp_part_t part;
     dp_arrived_t arrived;
@@ -225,6 +225,11 @@ uint32_t dp_entry_ranks(const dp_entry_t *entry); /* that take part */
 /* Of these, in a branch. */
 uint32_t dp_entry_below(const dp_negotiator_t *n, const dp_entry_t *entry, int branch);
 int dp_entry_takes_part(const dp_negotiator_t *n, const dp_entry_t *entry); /* this rank */
+/* Can this signature be one of the entry's? */
+int dp_entry_fits(const dp_negotiator_t *n, const dp_entry_t *entry,
+                  const dp_signature_t *signature);
+/* Does the item speak of a group that has ended? It may, if its sender did not know yet. */
+int dp_item_is_of_the_past(const dp_negotiator_t *n, const dp_item_t *item);
 /* A text for people: "tensor wte", "tensor act of group tp", "group tp". */
 #define DP_ENTRY_TEXT_MAX (DP_ENTRY_NAME_MAX + DP_GROUP_NAME_MAX + 32)
 const char *dp_entry_text(const dp_entry_t *entry, char text[DP_ENTRY_TEXT_MAX]);

@@ -18,17 +18,16 @@ TOPS = ["kernels", "runtime", "fusion", "coordinator", "launcher"]
 
 # The circles there are: the files, and why they stay.
 KNOWN = {
-    # The rules of one tensor go round: a submission or an announcement (own.c, agree.c) can complete it or
-    # show a conflict, which the root orders (order.c), which ends the occurrence (agree.c), behind which
-    # announcements of the next one may wait (contest.c, own.c), which arrive now (agree.c). A rank that
-    # joins or leaves completes or fails tensors (join.c, leave.c), and each of these rules asks who has
-    # joined, left, or is missing (stall.c). All of it is one step: a message that comes in between would
+    # The rules of one tensor go round: a submission or an announcement (agree.c) can complete it or show a
+    # conflict, which the root orders (order.c), which ends the occurrence (agree.c), behind which
+    # announcements of the next one may wait (contest.c), which arrive now (agree.c). A rank that joins or
+    # leaves completes or fails tensors (leave.c), and each of these rules asks who has joined, left, or is
+    # missing (stall.c). All of it is one step: a message that comes in between would
     # belong to the wrong occurrence, so none of these calls can become a queue. The files are cut by idea,
     # each with a header, and none writes what another owns (doors.py); a cut between the questions and
     # the answers of one idea would make the circle smaller and the code harder to follow.
-    "coordinator/negotiator/agree.c coordinator/negotiator/contest.c coordinator/negotiator/join.c "
-    "coordinator/negotiator/leave.c coordinator/negotiator/order.c coordinator/negotiator/own.c "
-    "coordinator/negotiator/stall.c",
+    "coordinator/negotiator/agree.c coordinator/negotiator/contest.c coordinator/negotiator/leave.c "
+    "coordinator/negotiator/order.c coordinator/negotiator/stall.c",
     # dprun's two ends between nodes: each is one state machine in several files.
     "launcher/dprun/remote/fleet.c launcher/dprun/remote/fleet_files.c "
     "launcher/dprun/remote/fleet_input.c launcher/dprun/remote/fleet_reach.c "

@@ -19,20 +19,20 @@ FOLDER = "coordinator/negotiator"
 # group_view.c makes views, so these two write parts that others own afterwards.
 OWNERS = [
     (r"n->order\.", "order.c"), (r"n->(position|sequence)\b", "order.c"),
-    (r"n->leave\.", "leave.c"), (r"n->join\.", "join.c"), (r"n->stall\.", "stall.c"),
+    (r"n->leave\.", "leave.c"), (r"n->join\.", "leave.c"), (r"n->stall\.", "stall.c"),
     (r"n->(out|fatal)\.", "outbox.c"), (r"n->is_fatal\b", "outbox.c"),
-    (r"n->own\.", "own.c"), (r"n->table\.", "table.c"),
+    (r"n->own\.", "agree.c"), (r"n->table\.", "table.c"),
     (r"n->(groups\.|world\b|child_of\b)", "group_view.c"),
     (r"n->child_position\[", "receive.c"), (r"n->is_finished\b", "agree.c"),
     (r"entry->(arrived|ended)\.", "agree.c table.c"), (r"entry->heard\b", "agree.c table.c"),
     (r"entry->(version|signature|is_pending)\b", "agree.c table.c"),
-    (r"entry->(own|part)\b", "own.c table.c"), (r"entry->is_queued\b", "own.c"),
+    (r"entry->(own|part)\b", "agree.c table.c"), (r"entry->is_queued\b", "agree.c"),
     (r"entry->sent\.", "outbox.c table.c"), (r"entry->stall\.", "stall.c table.c"),
     (r"entry->leave\.", "leave.c table.c"), (r"entry->making\.", "contest.c table.c"),
     (r"entry->(hash|id|index|passing|view|root|peer|expect|expected|name|own_expect)\b", "table.c"),
     (r"view->(is_closed|closed_rank|closed_position)\b", "leave.c group_view.c"),
-    (r"view->(joined\w*|last_joined|has_join|is_join_\w+|join_request)\b", "join.c group_view.c"),
-    (r"view->(own_pending|ending)\b", "own.c"),
+    (r"view->(joined\w*|last_joined|has_join|is_join_\w+|join_request)\b", "leave.c group_view.c"),
+    (r"view->(own_pending|ending)\b", "agree.c"),
     (r"view->(uid|group_index|name|members|member_count|own|expect|expected|below)\b", "group_view.c"),
 ]
 INDEX = r"(?:\[[^][]*(?:\[[^][]*\][^][]*)*\]|[\w.]|->)*"
@@ -83,10 +83,10 @@ def check_planted():
                "dp_own_count(n, 1);", "item->position = 4;", "launch.sequence = n->sequence + 1;",
                "dp_bit_set(branches, entry->root);"]
     for line in planted:
-        if not list(foreign_writes("follow.c", line)):
+        if not list(foreign_writes("receive.c", line)):
             yield "not found: " + line
     for line in allowed:
-        for found in foreign_writes("follow.c", line):
+        for found in foreign_writes("receive.c", line):
             yield "found: " + found
     if list(foreign_writes("order.c", planted[0])):
         yield "an owner may not write its own"
