@@ -1,6 +1,6 @@
 /*
  * sharding.h - ranks that share out moments, gradients and weights, by dp.h's dp_shards_*(): what
- * the strategies on libdp do under --shard (strategy_coordinator.c, strategy_dps.c).
+ * the strategies on libdp do under --shard (strategy_coordinator.c).
  *
  * The groups are the layout's. libdp owns the memory of weights and gradients and moves it; this
  * file says when: it supplies the replica's passes, and starts a group's way as soon as the

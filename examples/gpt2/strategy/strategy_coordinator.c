@@ -3,6 +3,11 @@
  *
  * The whole of what a training program needs from dp.h: dp_gradients_create() when the model
  * exists, dp_gradients_ready() as backward finishes tensors, dp_gradients_sync() before the update.
+ *
+ * "coordinator" lets ranks agree on the order of launches. "dps" (static buckets in program order)
+ * has libdp launch gradients in the order in which each rank's backward pass hands them over,
+ * without any agreement: that is what most data-parallel trainers do, and the control for every
+ * claim about the coordinator.
  */
 #include "examples/gpt2/strategy/strategy_dp.h"
 #include "examples/gpt2/strategy/compress.h"
@@ -29,8 +34,8 @@ typedef struct coordinator {
     int rows_follow;
 } coordinator_t;
 
-int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
-                            gpt2_error_t *error)
+static int create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
+                  gpt2_error_t *error)
 {
     coordinator_t *self = calloc(1, sizeof(*self));
 
@@ -45,7 +50,12 @@ int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gp
 
 static int coordinator_create(gpt2_strategy_t **out, gpt2_error_t *error)
 {
-    return gpt2_coordinator_create(&gpt2_strategy_coordinator, DP_ORDER_DEFAULT, out, error);
+    return create(&gpt2_strategy_coordinator, DP_ORDER_DEFAULT, out, error);
+}
+
+static int dps_create(gpt2_strategy_t **out, gpt2_error_t *error)
+{
+    return create(&gpt2_strategy_dps, DP_ORDER_PROGRAM, out, error);
 }
 
 static int coordinator_destroy(gpt2_strategy_t *base, gpt2_error_t *error)
@@ -251,21 +261,21 @@ static int coordinator_sync(gpt2_strategy_t *base, gpt2_sync_t *out, gpt2_error_
     return 0;
 }
 
-size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room)
+static size_t coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room)
 {
     coordinator_t *self = (coordinator_t *)base;
 
     return self->compress == NULL ? 0 : gpt2_compress_extra(self->compress, list, room);
 }
 
-int gpt2_coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error)
+static int coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
     return self->compress == NULL ? 0 : gpt2_compress_move_extra(self->compress, is_loaded, error);
 }
 
-void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
+static void coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
 {
     const coordinator_t *self = (const coordinator_t *)base;
 
@@ -275,25 +285,25 @@ void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room)
     if (self->pipeline != NULL) gpt2_pipeline_describe(self->pipeline, text, room);
 }
 
-int gpt2_coordinator_passes(gpt2_strategy_t *base, const gpt2_batch_t *batches, float weight,
-                            const gpt2_hooks_t *hooks, gpt2_error_t *error)
+static int coordinator_passes(gpt2_strategy_t *base, const gpt2_batch_t *batches, float weight,
+                              const gpt2_hooks_t *hooks, gpt2_error_t *error)
 {
     return gpt2_pipeline_passes(((coordinator_t *)base)->pipeline, batches, weight, hooks, error);
 }
 
-int gpt2_coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch, double *loss_sum,
-                              gpt2_error_t *error)
+static int coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch, double *loss_sum,
+                                gpt2_error_t *error)
 {
     return gpt2_pipeline_evaluate(((coordinator_t *)base)->pipeline, batch, loss_sum, error);
 }
 
-void gpt2_coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total)
+static void coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total)
 {
     gpt2_pipeline_bubble(((coordinator_t *)base)->pipeline, waited, total);
 }
 
-int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
-                             const float **data, gpt2_error_t *error)
+static int coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                               const float **data, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
@@ -304,7 +314,7 @@ int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t g
     return gpt2_sharding_collect(self->sharding, arena, group, data, error);
 }
 
-void gpt2_coordinator_end_collect(gpt2_strategy_t *base)
+static void coordinator_end_collect(gpt2_strategy_t *base)
 {
     coordinator_t *self = (coordinator_t *)base;
 
@@ -312,8 +322,8 @@ void gpt2_coordinator_end_collect(gpt2_strategy_t *base)
     if (self->sharding != NULL) gpt2_sharding_end_collect(self->sharding);
 }
 
-int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
-                                const float *data, gpt2_error_t *error)
+static int coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
+                                  const float *data, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
@@ -324,7 +334,7 @@ int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_
     return gpt2_sharding_distribute(self->sharding, arena, group, data, error);
 }
 
-int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error)
+static int coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
@@ -333,7 +343,7 @@ int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *e
                : gpt2_sharding_hash(self->sharding, hash, error);
 }
 
-int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error)
+static int coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error)
 {
     coordinator_t *self = (coordinator_t *)base;
 
@@ -342,40 +352,23 @@ int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *err
                : gpt2_sharding_compare(self->sharding, same, error);
 }
 
-const gpt2_strategy_ops_t gpt2_strategy_coordinator = {
-    .name = "coordinator",
-    .takes_rows = 1,
-    .can_shard = 1,
-    .can_compress = 1,
-    .can_stage = 1,
-    .create = coordinator_create,
-    .destroy = coordinator_destroy,
-    .abort = gpt2_dp_abort,
-    .alloc = gpt2_dp_alloc,
-    .free = gpt2_dp_free,
-    .attach = coordinator_attach,
-    .ready = coordinator_ready,
-    .sync = coordinator_sync,
-    .collect = gpt2_coordinator_collect,
-    .end_collect = gpt2_coordinator_end_collect,
-    .distribute = gpt2_coordinator_distribute,
-    .passes = gpt2_coordinator_passes,
-    .evaluate = gpt2_coordinator_evaluate,
-    .bubble = gpt2_coordinator_bubble,
-    .hash = gpt2_coordinator_hash,
-    .compare = gpt2_coordinator_compare,
-    .extra = gpt2_coordinator_extra,
-    .move_extra = gpt2_coordinator_move_extra,
-    .move_scale = coordinator_move_scale,
-    .set_scale = coordinator_set_scale,
-    .sum = gpt2_dp_sum,
-    .equal = gpt2_dp_equal,
-    .broadcast = gpt2_dp_broadcast,
-    .step_begin = gpt2_dp_step_begin,
-    .step_end = gpt2_dp_step_end,
-    .span_begin = gpt2_dp_span_begin,
-    .span_end = gpt2_dp_span_end,
-    .traffic = gpt2_dp_traffic,
-    .describe = gpt2_coordinator_describe,
-    .setting = gpt2_dp_setting,
-};
+/* Both strategies, but for their names and orders. */
+#define STRATEGY(called, makes)                                                                    \
+    {                                                                                              \
+        .name = called, .takes_rows = 1, .can_shard = 1, .can_compress = 1, .can_stage = 1,        \
+        .create = makes, .destroy = coordinator_destroy, .abort = gpt2_dp_abort,                   \
+        .alloc = gpt2_dp_alloc, .free = gpt2_dp_free, .attach = coordinator_attach,                \
+        .ready = coordinator_ready, .sync = coordinator_sync, .collect = coordinator_collect,      \
+        .end_collect = coordinator_end_collect, .distribute = coordinator_distribute,              \
+        .passes = coordinator_passes, .evaluate = coordinator_evaluate,                            \
+        .bubble = coordinator_bubble, .hash = coordinator_hash, .compare = coordinator_compare,    \
+        .extra = coordinator_extra, .move_extra = coordinator_move_extra,                          \
+        .move_scale = coordinator_move_scale, .set_scale = coordinator_set_scale,                  \
+        .sum = gpt2_dp_sum, .equal = gpt2_dp_equal, .broadcast = gpt2_dp_broadcast,                \
+        .step_begin = gpt2_dp_step_begin, .step_end = gpt2_dp_step_end,                            \
+        .span_begin = gpt2_dp_span_begin, .span_end = gpt2_dp_span_end,                            \
+        .traffic = gpt2_dp_traffic, .describe = coordinator_describe, .setting = gpt2_dp_setting,  \
+    }
+
+const gpt2_strategy_ops_t gpt2_strategy_coordinator = STRATEGY("coordinator", coordinator_create);
+const gpt2_strategy_ops_t gpt2_strategy_dps = STRATEGY("dps", dps_create);

@@ -1,6 +1,5 @@
 /*
- * strategy_dp.h - what the strategies on libdp share (strategy_coordinator.c, strategy_dps.c,
- * strategy_sps.c).
+ * strategy_dp.h - what the strategies on libdp share (strategy_coordinator.c, strategy_sps.c).
  */
 #ifndef GPT2_STRATEGY_DP_H
 #define GPT2_STRATEGY_DP_H
@@ -19,27 +18,6 @@ typedef struct gpt2_dp {
 int gpt2_dp_join(gpt2_dp_t *self, const gpt2_strategy_ops_t *ops, dp_order_t order,
                  gpt2_error_t *error);
 int gpt2_dp_leave(gpt2_dp_t *self, gpt2_error_t *error);
-
-/* The object of strategy_coordinator.c behind another table, with launches in this order. */
-int gpt2_coordinator_create(const gpt2_strategy_ops_t *ops, dp_order_t order, gpt2_strategy_t **out,
-                            gpt2_error_t *error);
-
-/* Entries of that object's tables. */
-int gpt2_coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
-                             const float **data, gpt2_error_t *error);
-void gpt2_coordinator_end_collect(gpt2_strategy_t *base);
-int gpt2_coordinator_distribute(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
-                                const float *data, gpt2_error_t *error);
-int gpt2_coordinator_hash(gpt2_strategy_t *base, uint64_t *hash, gpt2_error_t *error);
-int gpt2_coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *error);
-int gpt2_coordinator_passes(gpt2_strategy_t *base, const gpt2_batch_t *batches, float weight,
-                            const gpt2_hooks_t *hooks, gpt2_error_t *error);
-int gpt2_coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch, double *loss_sum,
-                              gpt2_error_t *error);
-void gpt2_coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total);
-size_t gpt2_coordinator_extra(gpt2_strategy_t *base, gpt2_extra_t *list, size_t room);
-int gpt2_coordinator_move_extra(gpt2_strategy_t *base, int is_loaded, gpt2_error_t *error);
-void gpt2_coordinator_describe(gpt2_strategy_t *base, char *text, size_t room);
 
 /* Returns -1 with libdp's text for the status. */
 int gpt2_dp_failed(const gpt2_dp_t *self, const char *what, dp_status_t status,
