@@ -6,14 +6,7 @@
 #ifndef GPT2_PATHS_H
 #define GPT2_PATHS_H
 
-#include <stddef.h>
-
-#include "examples/gpt2/base/error.h"
-
-typedef struct gpt2_words {
-    char **list; /* [count] */
-    size_t count;
-} gpt2_words_t;
+#include "examples/gpt2/base/flags.h"
 
 /*
  * Expands words, in their order. A name that is there is taken as it is. A pattern (* ? [) means

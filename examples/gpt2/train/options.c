@@ -1,35 +1,27 @@
 /*
- * options.c - parses flags by a table, and completes them from the preset. main() parses them
- * first of all; the trainer completes them when it has opened the data, as a text has another
- * vocabulary than tokens.
+ * options.c - the table of the trainer's flags, and what completes them from the preset. main()
+ * parses them first of all; the trainer completes them when it has opened the data, as a text has
+ * another vocabulary than tokens.
  */
 #include "examples/gpt2/train/options.h"
 
-#include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/base/nearest.h"
 
-typedef enum kind { TEXT, WORDS, WHOLE, REAL, SWITCH } kind_t;
-
-typedef struct row {
-    const char *flag;  /* "--steps" */
-    const char *value; /* what --help calls its value; NULL for a switch */
-    kind_t kind;
-    size_t offset;
-    double low; /* WHOLE and REAL: the range */
-    double high;
-    const char *initial; /* NULL: not given */
-    const char *help;
-} row_t;
+/* Short, for the table. */
+#define TEXT GPT2_FLAG_TEXT
+#define WORDS GPT2_FLAG_WORDS
+#define WHOLE GPT2_FLAG_WHOLE
+#define REAL GPT2_FLAG_REAL
+#define SWITCH GPT2_FLAG_SWITCH
 
 #define AT(field) offsetof(gpt2_options_t, field)
 #define BIG 1e15
 
 /* clang-format off */
-static const row_t ROWS[] = {
+static const gpt2_flag_t ROWS[] = {
     {NULL, "Model", TEXT, 0, 0, 0, NULL, NULL},
     {"--preset", "NAME", TEXT, AT(preset), 0, 0, "tiny", "tiny, quick, small, 124M, 350M, 774M, 1558M [tiny]"},
     {"--layers", "N", WHOLE, AT(layers), 1, 1024, NULL, "blocks [preset]"},
@@ -111,185 +103,27 @@ static const row_t ROWS[] = {
     {"--version", NULL, SWITCH, AT(version), 0, 0, NULL, "the version"},
 };
 /* clang-format on */
-#define ROW_COUNT (sizeof(ROWS) / sizeof(ROWS[0]))
+_Static_assert(sizeof(ROWS) / sizeof(ROWS[0]) <= GPT2_FLAGS_MAX, "rows of a table");
 
-/* Where the row's value lies in the struct: a row's kind fixes its type (char *, gpt2_words_t,
- * int64_t, double or int), and every field of gpt2_options_t has a row. */
-static void *option_field(gpt2_options_t *options, const row_t *row)
-{
-    return (char *)options + row->offset;
-}
-
-static int assign(gpt2_options_t *options, const row_t *row, char *text, gpt2_error_t *error)
-{
-    char *end = text;
-    double value;
-
-    if (row->kind == TEXT) {
-        *(char **)option_field(options, row) = text;
-        return 0;
-    }
-    errno = 0;
-    value = row->kind == REAL ? strtod(text, &end) : (double)strtoll(text, &end, 10);
-    if (end == text || *end != '\0') {
-        return gpt2_fail(error, "%s %s: not a %s", row->flag, text,
-                         row->kind == REAL ? "number" : "whole number");
-    }
-    /* Written so that NaN is outside too. */
-    if (!(errno == 0 && value >= row->low && value <= row->high)) {
-        return gpt2_fail(error, "%s %s: out of range %.10g to %.10g", row->flag, text, row->low,
-                         row->high);
-    }
-    if (row->kind == REAL) {
-        *(double *)option_field(options, row) = value;
-    } else {
-        *(int64_t *)option_field(options, row) = (int64_t)value;
-    }
-    return 0;
-}
-
-static void assign_initial(gpt2_options_t *options)
-{
-    memset(options, 0, sizeof(*options));
-    for (size_t i = 0; i < ROW_COUNT; i++) {
-        const row_t *row = &ROWS[i];
-
-        if (row->flag == NULL || row->kind == SWITCH || row->kind == WORDS) continue;
-        if (row->kind == TEXT) {
-            /* The options' texts are never written to. */
-            if (row->initial != NULL) *(const char **)option_field(options, row) = row->initial;
-        } else if (row->kind == REAL) {
-            *(double *)option_field(options, row) =
-                row->initial == NULL ? -1.0 : strtod(row->initial, NULL);
-        } else {
-            *(int64_t *)option_field(options, row) =
-                row->initial == NULL ? -1 : strtoll(row->initial, NULL, 10);
-        }
-    }
-}
-
-static const row_t *find_flag(const char *flag, size_t length)
-{
-    for (size_t i = 0; i < ROW_COUNT; i++) {
-        if (ROWS[i].flag == NULL || strlen(ROWS[i].flag) != length) continue;
-        if (strncmp(ROWS[i].flag, flag, length) == 0) return &ROWS[i];
-    }
-    return NULL;
-}
-
-static int unknown(const char *flag, gpt2_error_t *error)
-{
-    const char *names[ROW_COUNT];
-    size_t count = 0;
-
-    if (flag[0] != '-') {
-        return gpt2_fail(error,
-                         "%s: stands behind no flag that takes it (files to train on: --data "
-                         "FILE ...); --help lists all",
-                         flag);
-    }
-    for (size_t i = 0; i < ROW_COUNT; i++) {
-        if (ROWS[i].flag != NULL) names[count++] = ROWS[i].flag;
-    }
-    return gpt2_fail(error, "%s: no such flag, did you mean %s? --help lists all", flag,
-                     gpt2_nearest(flag, names, count));
-}
-
-void gpt2_words_describe(const gpt2_words_t *words, char *text, size_t bytes)
-{
-    (void)snprintf(text, bytes, "%s", words->count == 0 ? "" : words->list[0]);
-    if (words->count > 1 && strlen(text) < bytes) {
-        (void)snprintf(text + strlen(text), bytes - strlen(text), " and %zu more",
-                       words->count - 1);
-    }
-}
-
-/* Remembers what a flag was given, and where it was given something else before. */
-static void note_values(gpt2_options_t *options, const row_t *row, gpt2_words_t *given,
-                        const gpt2_words_t *now)
-{
-    const size_t used = strlen(options->repeated);
-    char texts[2][80];
-    int is_same = given->count == now->count;
-
-    for (size_t i = 0; is_same && i < now->count; i++)
-        is_same = strcmp(given->list[i], now->list[i]) == 0;
-    if (given->count > 0 && !is_same) {
-        gpt2_words_describe(given, texts[0], sizeof(texts[0]));
-        gpt2_words_describe(now, texts[1], sizeof(texts[1]));
-        (void)snprintf(options->repeated + used, sizeof(options->repeated) - used,
-                       "%s is given twice, %s and %s: the last one counts\n", row->flag, texts[0],
-                       texts[1]);
-    }
-    *given = *now;
-}
-
-/* The values of one flag from argv[i] on: one, or for WORDS all up to the next flag. */
-static gpt2_words_t values_at(const row_t *row, int argc, char **argv, int i, int is_attached)
-{
-    gpt2_words_t values = {argv + i, i < argc ? 1 : 0};
-
-    if (row->kind != WORDS || is_attached) return values;
-    values.count = 0;
-    while (i + (int)values.count < argc && argv[i + (int)values.count][0] != '-')
-        values.count++;
-    return values;
-}
+static const gpt2_flags_t FLAGS = {
+    .rows = ROWS,
+    .count = sizeof(ROWS) / sizeof(ROWS[0]),
+    .usage = "usage: gpt2 --data FILE ... [options], alone or under dprun\n"
+             "Trains a GPT-2 on a text or on tokens; all ranks see one global batch.\n",
+    .example = "example: dprun -np 2 gpt2 --preset quick --data kjv.txt --out run "
+               "--sample \"And the LORD\"\n",
+    .stray = "files to train on: --data FILE ...",
+};
 
 int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_error_t *error)
 {
-    gpt2_words_t given[ROW_COUNT] = {{NULL, 0}};
-
-    assign_initial(options);
-    for (int i = 1; i < argc;) {
-        char *equals = argv[i][0] == '-' ? strchr(argv[i], '=') : NULL;
-        size_t length = equals == NULL ? strlen(argv[i]) : (size_t)(equals - argv[i]);
-        const row_t *row = find_flag(argv[i], length);
-        gpt2_words_t values;
-
-        if (row == NULL) return unknown(argv[i], error);
-        if (row->kind == SWITCH) {
-            if (equals != NULL) return gpt2_fail(error, "%s takes no value", row->flag);
-            *(int *)option_field(options, row) = 1;
-            i++;
-            continue;
-        }
-        if (equals != NULL) {
-            argv[i] = equals + 1;
-        } else {
-            i++;
-        }
-        values = values_at(row, argc, argv, i, equals != NULL);
-        if (values.count == 0)
-            return gpt2_fail(error, "%s needs a value: %s", row->flag, row->help);
-        if (row->kind == WORDS) {
-            *(gpt2_words_t *)option_field(options, row) = values;
-        } else if (assign(options, row, values.list[0], error) != 0) {
-            return -1;
-        }
-        note_values(options, row, &given[row - ROWS], &values);
-        i += (int)values.count;
-    }
-    return 0;
+    memset(options, 0, sizeof(*options));
+    return gpt2_flags_parse(&FLAGS, argc, argv, options, options->repeated, error);
 }
 
 void gpt2_options_help(FILE *out)
 {
-    (void)fprintf(out, "usage: gpt2 --data FILE ... [options], alone or under dprun\n"
-                       "Trains a GPT-2 on a text or on tokens; all ranks see one global batch.\n");
-    for (size_t i = 0; i < ROW_COUNT; i++) {
-        char left[64];
-
-        if (ROWS[i].flag == NULL) {
-            (void)fprintf(out, "\n%s\n", ROWS[i].value);
-            continue;
-        }
-        (void)snprintf(left, sizeof(left), "%s %s", ROWS[i].flag,
-                       ROWS[i].value == NULL ? "" : ROWS[i].value);
-        (void)fprintf(out, "  %-22s %s\n", left, ROWS[i].help);
-    }
-    (void)fprintf(out, "\nexample: dprun -np 2 gpt2 --preset quick --data kjv.txt --out run "
-                       "--sample \"And the LORD\"\n");
+    gpt2_flags_help(&FLAGS, out);
 }
 
 /* Training settings that fit a preset, found by trying. */

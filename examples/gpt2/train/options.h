@@ -7,21 +7,16 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "examples/gpt2/base/error.h"
-#include "examples/gpt2/data/paths.h"
+#include "examples/gpt2/base/flags.h"
 #include "examples/gpt2/model/precision.h"
 #include "examples/gpt2/model/shape.h"
 #include "examples/gpt2/strategy/strategy.h"
-
-#define GPT2_REPEATED_MAX 512 /* bytes of text */
 
 /* Numbers that were not given are negative until gpt2_options_complete(). */
 typedef struct gpt2_options {
     int help;
     int version;
-    /* Flags that were given twice with different values, a line for each; the last one counts, so
-     * that a script can add its caller's flags behind its own. */
-    char repeated[GPT2_REPEATED_MAX];
+    char repeated[GPT2_REPEATED_MAX]; /* of gpt2_flags_parse() */
     /* model */
     char *preset;
     int64_t layers;
@@ -131,9 +126,6 @@ int gpt2_options_precision(const gpt2_options_t *options, const char *device,
 
 /* The wire of gradients, as in --wire: at level 2 their own type, unless --wire says otherwise. */
 const char *gpt2_options_wire(const gpt2_options_t *options, const gpt2_precision_plan_t *plan);
-
-/* text [bytes] = the words for people: "a.bin", "a.bin and 102 more". */
-void gpt2_words_describe(const gpt2_words_t *words, char *text, size_t bytes);
 
 void gpt2_options_help(FILE *out);
 
