@@ -1,7 +1,6 @@
 /*
  * fuzz_nodes.c - any bytes as what dprun learns about machines: -H, a hostfile, Slurm's lists, the
- * variables of Kubeflow, Volcano and SageMaker, ssh's configuration and last words, the kernel's
- * table of connections, cgroups.
+ * variables of Kubeflow, Volcano and SageMaker, --ssh, ssh's last words, cgroups.
  *
  * The first byte picks what the rest is. What is accepted has names that ssh takes for no option
  * and that no terminal acts on, and numbers that add up; what is refused has a text.
@@ -16,7 +15,6 @@
 #include <unistd.h>
 
 #include "launcher/dprun/remote/hosts.h"
-#include "launcher/dprun/remote/knock.h"
 #include "launcher/dprun/remote/nodes_join.h"
 #include "launcher/dprun/remote/shell.h"
 #include "runtime/group/core_share.h"
@@ -27,7 +25,7 @@
 
 extern char **environ;
 
-enum { HOSTS, HOSTFILE, SLURM, VARIABLES, FLAGS, SSH_CONFIG, SSH_WORDS, TABLE, CGROUP, KINDS };
+enum { HOSTS, HOSTFILE, SLURM, VARIABLES, FLAGS, SSH, SSH_WORDS, CGROUP, KINDS };
 
 static void check_text(const dp_error_t *error)
 {
@@ -145,16 +143,13 @@ static void explain(int status, const char *words)
     if (memchr(text, '\0', 100) == NULL || text[100] != 'x') abort();
 }
 
-static void build_ssh(const char *ssh, const char *text)
+static void build_ssh(const char *ssh)
 {
     static dp_shell_command_t command;
-    dp_ssh_config_t config = {0};
     dp_error_t error = {DP_OK, ""};
 
-    dp_ssh_config_scan(text, "", &config);
     memset(&command, 'x', sizeof(command));
-    if (dp_shell_command_ssh(&command, ssh, &config, "b", "/opt/dp/bin/dprun", 0, &error) !=
-        DP_OK) {
+    if (dp_shell_command_ssh(&command, ssh, "b", "/opt/dp/bin/dprun", 0, &error) != DP_OK) {
         check_text(&error);
         return;
     }
@@ -163,16 +158,6 @@ static void build_ssh(const char *ssh, const char *text)
             command.argv[i] >= command.text + sizeof(command.text))
             abort();
     }
-}
-
-static void find_in_table(const char *text)
-{
-    static const unsigned long inodes[] = {4711, 1};
-    dp_knock_target_t peer;
-
-    if (!dp_knock_find_in_table(write_memory(text, strlen(text)), inodes, 2, &peer)) return;
-    if (peer.bytes > sizeof(peer.address)) abort();
-    if (peer.address.ss_family != AF_INET && peer.address.ss_family != AF_INET6) abort();
 }
 
 /* The first line is that of /proc/self/cgroup, the rest a file with a quota. */
@@ -222,9 +207,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         rest = split(text);
         plan(text, rest);
         break;
-    case SSH_CONFIG:
-        rest = split(text);
-        build_ssh(text, rest);
+    case SSH:
+        build_ssh(text);
         break;
     case SSH_WORDS: /* as dp_shell_words() keeps them: no control characters */
         text[input.bytes < WORDS_MAX ? input.bytes : WORDS_MAX] = '\0';
@@ -232,9 +216,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             if (iscntrl((unsigned char)*at) && *at != '\n') *at = '?';
         explain((int)(number << 8), text);
         explain((int)number, text);
-        break;
-    case TABLE:
-        find_in_table(text);
         break;
     default:
         read_quotas(text);
@@ -261,12 +242,9 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         {VARIABLES, 0, "VC_TASK_INDEX=1\nVC_WORKER_HOSTS=a,b"},
         {VARIABLES, 0, "SM_HOSTS=[\"algo-1\", \"algo-2\"]\nSM_CURRENT_HOST=algo-2\nSM_NUM_GPUS=4"},
         {FLAGS, 0, "1/2\n[fe80::1%eth0]:29500"},
-        {SSH_CONFIG, 0,
-         "ssh -p 22\nHost *\n  ConnectTimeout=3\n Include other\n ServerAliveInterval 5"},
+        {SSH, 0, "ssh -p 22 \t -o ConnectTimeout=3"},
         {SSH_WORDS, 255, "Warning: x\nssh: connect to host b port 22: Connection refused\n"},
         {SSH_WORDS, 1, "dprun-station unreached: cannot reach dprun\n"},
-        {TABLE, 0, " 0: 0500630A:0016 0600630A:A0B1 01 0:0 00:0 0 0 0 4711 1\n"},
-        {TABLE, 0, " 0: 0:1 0000000000000000FFFF00000600630A:0016 01 0:0 00:0 0 0 0 1 1\n"},
         {CGROUP, 0, "0::/a/b\n150000 100000\n"},
         {CGROUP, 0, "4:cpu,cpuacct:/a/../b\n-1\n"},
     };

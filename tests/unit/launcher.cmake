@@ -1,5 +1,5 @@
 # dprun's parts; the whole of it is driven by tests/faults/test_dprun.sh.
-foreach(name options lines report job remote link shell knock nodes_join rendezvous)
+foreach(name options lines report job remote link shell nodes_join rendezvous)
   set(folder launcher)
   if(name STREQUAL "rendezvous")
     set(folder runtime/base)

@@ -29,6 +29,7 @@
 
 #define NAMES_NS UINT64_C(2000000000) /* for the addresses of all nodes' names */
 #define PORT_TRIES 16
+#define ADDRESSES_OF_NAME 4
 
 /* Addresses to listen on. */
 typedef struct place {
@@ -118,50 +119,39 @@ static int add_source(places_t *places, const struct sockaddr_storage *to, sockl
     return 1;
 }
 
-/* The addresses of a name or of an address. Returns how many, 0 where it is not known in time. */
-static int resolve(const char *name, dp_knock_target_t *targets, int max, uint64_t deadline_ns)
+/* Adds the addresses from which packets to a machine start, which is told by its name or address.
+ * only_own: those of the machine's that are this one's. How many; 0: also where the name is not
+ * known in time. */
+static int add_sources(places_t *places, const char *name, int only_own, uint64_t deadline_ns)
 {
-    char found[DP_KNOCK_TARGETS][DP_RESOLVE_ROOM];
+    char found[ADDRESSES_OF_NAME][DP_RESOLVE_ROOM];
+    struct sockaddr_storage to;
+    socklen_t bytes;
     int count = 0;
-    int read = 0;
+    int added = 0;
 
     if (strchr(name, '@') != NULL) name = strchr(name, '@') + 1;
-    targets[0].bytes = read_address(name, &targets[0].address);
-    if (targets[0].bytes > 0) return 1;
-    if (dp_resolve(name, found, max, &count, deadline_ns, NULL) != DP_OK) return 0;
+    bytes = read_address(name, &to);
+    if (bytes > 0) return add_source(places, &to, bytes, only_own);
+    if (dp_resolve(name, found, ADDRESSES_OF_NAME, &count, deadline_ns, NULL) != DP_OK) return 0;
     for (int i = 0; i < count; i++) {
-        targets[read].bytes = read_address(found[i], &targets[read].address);
-        read += targets[read].bytes > 0;
+        bytes = read_address(found[i], &to);
+        if (bytes > 0) added += add_source(places, &to, bytes, only_own);
     }
-    return read;
-}
-
-static void resolve_nodes(dp_fleet_t *fleet)
-{
-    const uint64_t deadline_ns = dp_now_ns() + NAMES_NS;
-
-    for (int i = 0; i < fleet->count; i++) {
-        dp_fleet_node_t *node = &fleet->list[i];
-
-        if (node->is_here || fleet->nodes->way == DP_NODES_JOIN) continue;
-        node->target_count = resolve(node->name, node->targets, DP_KNOCK_TARGETS, deadline_ns);
-    }
+    return added;
 }
 
 /* Where the stations come from. 0: not known; every address will do. */
 static int find_places_of_nodes(const dp_fleet_t *fleet, places_t *places)
 {
-    for (int i = 0; i < fleet->count; i++) {
-        const dp_fleet_node_t *node = &fleet->list[i];
-        int added = 0;
+    const uint64_t deadline_ns = dp_now_ns() + NAMES_NS;
 
-        if (node->is_here) {
+    for (int i = 0; i < fleet->count; i++) {
+        if (fleet->list[i].is_here) {
             add_text(places, "127.0.0.1");
-            continue;
+        } else if (add_sources(places, fleet->list[i].name, 0, deadline_ns) == 0) {
+            return 0;
         }
-        for (int k = 0; k < node->target_count; k++)
-            added += add_source(places, &node->targets[k].address, node->targets[k].bytes, 0);
-        if (added == 0) return 0;
     }
     return places->count;
 }
@@ -170,16 +160,9 @@ static int find_places_of_nodes(const dp_fleet_t *fleet, places_t *places)
  */
 static int find_places_of_meeting(const char *meet, places_t *places)
 {
-    dp_knock_target_t targets[DP_KNOCK_TARGETS];
-    int added = 0;
-    int count;
-
     add_text(places, "127.0.0.1"); /* for the station here */
     if (strcmp(meet, "localhost") == 0 || strncmp(meet, "127.", 4) == 0) return 1;
-    count = resolve(meet, targets, DP_KNOCK_TARGETS, dp_now_ns() + NAMES_NS);
-    for (int i = 0; i < count; i++)
-        added += add_source(places, &targets[i].address, targets[i].bytes, 1);
-    return added;
+    return add_sources(places, meet, 1, dp_now_ns() + NAMES_NS);
 }
 
 static int find_places(const dp_fleet_t *fleet, places_t *places)
@@ -340,7 +323,6 @@ dp_status_t dp_fleet_open_door(dp_fleet_t *fleet, dp_error_t *error)
         fleet->nodes->way == DP_NODES_JOIN ? fleet->nodes->port : (uint16_t)fleet->command->port;
     int status;
 
-    resolve_nodes(fleet);
     status = open_door(fleet);
     if (status == 0) {
         status = interface[0] != '\0' ? listen_on_interface(fleet, interface, wanted)

@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 #include "launcher/dprun/remote/fleet.h"
-#include "launcher/dprun/remote/knock.h"
 #include "launcher/dprun/remote/link.h"
 #include "launcher/dprun/remote/protocol.h"
 #include "launcher/dprun/remote/shell.h"
@@ -56,14 +55,6 @@ typedef struct dp_fleet_node {
     int is_plain; /* its ssh wants no choice of a key exchange */
     int is_here;  /* this machine */
     uint64_t started_ns;
-    dp_knock_target_t targets[DP_KNOCK_TARGETS]; /* of its name; none: it is not known here */
-    int target_count;
-    int has_port;     /* the targets have that of its ssh */
-    uint64_t look_ns; /* when to look for it */
-    dp_knock_t knock;
-    pid_t ssh;           /* the process that has the connection, with has_port */
-    uint64_t read_bytes; /* by it so far, and since when no more */
-    uint64_t read_ns;
     /* link */
     dp_link_t *link;
     dp_remote_about_t about;
@@ -96,7 +87,6 @@ struct dp_fleet {
     dp_fleet_events_t events;
     dp_kv_ticket_t ticket; /* of the rendezvous */
     dp_secret_t secret;    /* of the links */
-    dp_ssh_config_t ssh;
     sigset_t signals;
     dp_fleet_node_t *list; /* [count] */
     dp_shell_t *srun;

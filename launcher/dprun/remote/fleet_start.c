@@ -22,9 +22,6 @@
 #define SHELLS_END_NS UINT64_C(3000000000)
 #define CLOCK_BURST 16
 #define LISTED_MAX 8
-#define KNOCK_AFTER_NS UINT64_C(500000000)   /* most logins are through by then */
-#define KNOCK_LOOK_NS UINT64_C(1000000000)   /* where ssh has no connection yet */
-#define LOGIN_QUIET_NS UINT64_C(10000000000) /* as ssh's ConnectTimeout */
 
 static void start_shells(dp_fleet_t *fleet);
 
@@ -100,20 +97,6 @@ static void on_shell_said(void *context, dp_shell_t *shell)
     dp_fleet_hear_shell(node->fleet, node, dp_shell_words(shell));
 }
 
-/* A further login has a process of its own: of an earlier one nothing is looked at any more, as
- * another process may have its number by now. */
-static void restart_watch(dp_fleet_node_t *node)
-{
-    const uint64_t now_ns = dp_now_ns();
-
-    dp_knock_restart(&node->knock, now_ns);
-    node->look_ns = now_ns + KNOCK_AFTER_NS;
-    node->has_port = 0;
-    node->ssh = 0;
-    node->read_bytes = 0;
-    node->read_ns = now_ns;
-}
-
 static void start_shell(dp_fleet_node_t *node)
 {
     dp_fleet_t *fleet = node->fleet;
@@ -134,13 +117,12 @@ static void start_shell(dp_fleet_node_t *node)
         status = dp_shell_command_here(command, fleet->nodes->program, &error);
     } else if (command != NULL) {
         status =
-            dp_shell_command_ssh(command, fleet->command->config.ssh, &fleet->ssh, node->host->name,
+            dp_shell_command_ssh(command, fleet->command->config.ssh, node->host->name,
                                  fleet->nodes->program, node->is_plain, &error);
     }
     node->stage = DP_FLEET_STARTING;
     node->tries++;
     if (node->started_ns == 0) node->started_ns = dp_now_ns();
-    restart_watch(node);
     if (status == DP_OK) {
         start.argv = command->argv;
         status = dp_shell_create(fleet->base, &start, &node->shell, &error);
@@ -250,7 +232,6 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
 
     fleet->has_joined = 1;
     node->stage = DP_FLEET_JOINED;
-    dp_knock_fini(&node->knock);
     snprintf(start.version, sizeof(start.version), "%d.%d.%d", DP_VERSION_MAJOR, DP_VERSION_MINOR,
              DP_VERSION_PATCH);
     snprintf(start.node_name, sizeof(start.node_name), "%s", node->name);
@@ -386,70 +367,6 @@ static void tell_progress(dp_fleet_t *fleet, uint64_t now_ns)
     dp_fleet_say(fleet, "waiting for %d of %d nodes: %s", count, fleet->count, names);
 }
 
-/* 1: the kernel of the machine that ssh waits for answers nothing. A user who has chosen how long
- * ssh waits for a connection is not overruled. */
-static int is_login_silent(dp_fleet_node_t *node, uint64_t now_ns)
-{
-    const dp_fleet_t *fleet = node->fleet;
-    dp_knock_target_t peer;
-
-    /* Of a name with more addresses not all are knocked at. */
-    if (node->target_count >= DP_KNOCK_TARGETS) return 0;
-    if (node->shell == NULL || node->is_here || fleet->ssh.has_timeout || now_ns < node->look_ns)
-        return 0;
-    if (!node->has_port) {
-        node->look_ns = now_ns + KNOCK_LOOK_NS;
-        node->has_port = dp_knock_find_peer(dp_shell_pid(node->shell), &peer, &node->ssh) &&
-                         dp_knock_set_port(node->targets, node->target_count, &peer);
-        if (!node->has_port) return 0;
-        node->look_ns = now_ns;
-    }
-    if (fleet->awake_ns == now_ns) dp_knock_restart(&node->knock, now_ns);
-    return dp_knock_is_silent(&node->knock, node->targets, node->target_count, now_ns);
-}
-
-/* 1: the machine's kernel answers, but its sshd has sent nothing for so long, though it is asked
- * for a sign of life every 2 s once the login is through. ssh's own limit is longer: it holds while
- * the job runs, too, and a bad link may carry nothing for a while. */
-static int is_login_quiet(dp_fleet_node_t *node, uint64_t now_ns)
-{
-    const dp_fleet_t *fleet = node->fleet;
-    uint64_t bytes;
-
-    if (!node->has_port || node->shell == NULL || fleet->ssh.has_timeout || fleet->ssh.has_alive)
-        return 0;
-    bytes = dp_knock_bytes_read(node->ssh);
-    if (bytes != node->read_bytes || fleet->awake_ns == now_ns) {
-        node->read_bytes = bytes;
-        node->read_ns = now_ns;
-    }
-    return bytes > 0 && now_ns - node->read_ns >= LOGIN_QUIET_NS;
-}
-
-static void lose_quiet_login(dp_fleet_node_t *node, uint64_t now_ns)
-{
-    char text[512];
-
-    snprintf(text, sizeof(text),
-             "node %.100s: its login stands still (ssh has read nothing for %.0f s): is it frozen, "
-             "or overloaded?",
-             node->name, (double)(now_ns - node->read_ns) / 1e9);
-    node->silent_ns = node->read_ns;
-    dp_fleet_node_lose(node, 1, text);
-}
-
-static void lose_silent_login(dp_fleet_node_t *node, uint64_t now_ns)
-{
-    char text[512];
-
-    snprintf(text, sizeof(text),
-             "node %.100s: it does not answer (no TCP connection for %.1f s, while ssh waits for "
-             "it): is it up? a firewall?",
-             node->name, (double)(now_ns - node->knock.sign_ns) / 1e9);
-    node->silent_ns = node->knock.sign_ns;
-    dp_fleet_node_lose(node, 1, text);
-}
-
 void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
 {
     const uint64_t patience_ns = fleet->command->config.start_timeout_ns;
@@ -459,19 +376,11 @@ void dp_fleet_watch_start(dp_fleet_t *fleet, uint64_t now_ns)
         dp_fleet_node_t *node = &fleet->list[i];
 
         if (node->stage != DP_FLEET_STARTING) continue;
-        if (is_login_silent(node, now_ns)) {
-            lose_silent_login(node, now_ns);
-            continue;
-        }
-        if (is_login_quiet(node, now_ns)) {
-            lose_quiet_login(node, now_ns);
-            continue;
-        }
         if (now_ns - node->started_ns < patience_ns) continue;
         snprintf(
             text, sizeof(text),
-            "node %.100s: its station did not come within DP_START_TIMEOUT=%.4g s: can it reach "
-            "port %u of this machine?",
+            "node %.100s: its station did not come within DP_START_TIMEOUT=%.4g s: does its login "
+            "stand still? can it reach port %u of this machine?",
             node->name, (double)patience_ns / 1e9, fleet->port);
         dp_fleet_node_lose(node, 1, text);
     }
@@ -506,7 +415,6 @@ static dp_status_t make_nodes(dp_fleet_t *fleet, dp_error_t *error)
         dp_fleet_node_t *node = &fleet->list[i];
 
         node->fleet = fleet;
-        dp_knock_init(&node->knock, fleet->start_ns);
         node->index = i;
         node->host = &fleet->nodes->hosts.list[i];
         snprintf(node->name, sizeof(node->name), "%s", node->host->name);
@@ -552,8 +460,6 @@ dp_status_t dp_fleet_create(struct event_base *base, const dp_fleet_start_t *sta
     fleet->abort_timer = event_new(base, -1, 0, on_abort_timer, fleet);
     status = fleet->abort_timer == NULL ? dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory")
                                         : make_nodes(fleet, error);
-    if (start->nodes->way == DP_NODES_SSH)
-        dp_ssh_config_look(start->command->config.ssh, &fleet->ssh);
     if (status == DP_OK) status = dp_fleet_open_door(fleet, error);
     if (status == DP_OK && dp_fleet_beat_start(fleet) != 0) {
         status = dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
@@ -615,7 +521,6 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
         dp_tunnel_destroy(node->tunnel);
         dp_shell_destroy(node->shell);
         dp_reach_survey_free(&node->survey);
-        if (node->fleet != NULL) dp_knock_fini(&node->knock);
         if (node->retry != NULL) event_free(node->retry);
         free(node->points);
     }

@@ -231,7 +231,6 @@ static void print_words(char *const *words, FILE *out)
 static void print_start(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out)
 {
     dp_shell_command_t shell;
-    dp_ssh_config_t config;
     dp_status_t status;
 
     if (nodes->way == DP_NODES_JOIN) {
@@ -243,9 +242,8 @@ static void print_start(const dp_nodes_t *nodes, const dp_command_t *command, FI
         status =
             dp_shell_command_srun(&shell, nodes->names, nodes->hosts.count, nodes->program, NULL);
     } else {
-        dp_ssh_config_look(command->config.ssh, &config);
-        status = dp_shell_command_ssh(&shell, command->config.ssh, &config,
-                                      nodes->hosts.list[0].name, nodes->program, 0, NULL);
+        status = dp_shell_command_ssh(&shell, command->config.ssh, nodes->hosts.list[0].name,
+                                      nodes->program, 0, NULL);
     }
     if (status != DP_OK) return;
     fprintf(out, "start   ");

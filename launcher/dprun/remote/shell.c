@@ -244,11 +244,6 @@ int dp_shell_status(const dp_shell_t *shell)
     return shell->status;
 }
 
-pid_t dp_shell_pid(const dp_shell_t *shell)
-{
-    return shell->pid;
-}
-
 const char *dp_shell_words(const dp_shell_t *shell)
 {
     return shell->words;

@@ -12,7 +12,6 @@
 #include <signal.h>
 
 #include "launcher/dprun/remote/protocol.h"
-#include "launcher/dprun/remote/ssh_config.h"
 
 typedef struct dp_shell dp_shell_t;
 
@@ -51,8 +50,6 @@ int dp_shell_status(const dp_shell_t *shell); /* as from wait() */
 /* The latest of what it wrote on standard output and error, without control characters. */
 const char *dp_shell_words(const dp_shell_t *shell);
 
-pid_t dp_shell_pid(const dp_shell_t *shell);
-
 #define DP_SHELL_WORDS_MAX 2048
 
 /* ---- Command lines (pure) ------------------------------------------------------------------- */
@@ -64,10 +61,10 @@ typedef struct dp_shell_command {
     char text[32768];               /* srun's may name 1,000 nodes */
 } dp_shell_command_t;
 
-/* ssh: "ssh" or what --ssh says, split at blanks; dprun's own options are added if it is OpenSSH's,
- * but for those that config has. is_plain leaves out the choice of a key exchange. */
-dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh,
-                                 const dp_ssh_config_t *config, const char *host,
+/* ssh: "ssh" or what --ssh says, split at blanks; dprun's own options follow if it is OpenSSH's,
+ * which takes the first of two that contradict each other. is_plain leaves out the choice of a key
+ * exchange. */
+dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, const char *host,
                                  const char *program, int is_plain, dp_error_t *error);
 /* srun: on `nodes` nodes of the allocation, those of names ("a,b") unless it is NULL. */
 dp_status_t dp_shell_command_srun(dp_shell_command_t *command, const char *names, int nodes,

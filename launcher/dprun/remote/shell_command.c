@@ -71,25 +71,21 @@ static void add_option(builder_t *builder, const char *option)
 }
 
 /* Of OpenSSH. */
-static void add_options(builder_t *builder, const dp_ssh_config_t *config, int is_plain)
+static void add_options(builder_t *builder, int is_plain)
 {
     add(builder, "-T");
     add(builder, "-x");
     add(builder, "-a");
     add_option(builder, "BatchMode=yes");
-    if (!config->has_timeout) add_option(builder, "ConnectTimeout=10");
-    if (!config->has_alive) {
-        add_option(builder, "ServerAliveInterval=2");
-        add_option(builder, "ServerAliveCountMax=15");
-    }
+    add_option(builder, "ConnectTimeout=10");
+    add_option(builder, "ServerAliveInterval=30"); /* or a firewall forgets the idle connection */
     add_option(builder, "ClearAllForwardings=yes");
     /* Its default exchange takes 100 ms of a core for each host, this one 16. */
     if (!is_plain) add_option(builder, "KexAlgorithms=^curve25519-sha256");
     add(builder, "--");
 }
 
-dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh,
-                                 const dp_ssh_config_t *config, const char *host,
+dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh, const char *host,
                                  const char *program, int is_plain, dp_error_t *error)
 {
     builder_t builder = {.command = command};
@@ -104,7 +100,7 @@ dp_status_t dp_shell_command_ssh(dp_shell_command_t *command, const char *ssh,
     if (builder.count == 0) add(&builder, "ssh");
     base = strrchr(command->argv[0], '/');
     base = base == NULL ? command->argv[0] : base + 1;
-    if (strcmp(base, "ssh") == 0) add_options(&builder, config, is_plain);
+    if (strcmp(base, "ssh") == 0) add_options(&builder, is_plain);
     add(&builder, host);
     add_remote_command(&builder, program);
     return finish(&builder, error);
@@ -173,7 +169,8 @@ static const known_error_t known_errors[] = {
      DP_SHELL_TRY_AGAIN},
     {"Connection timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
     {"Operation timed out", "it does not answer: is it up? a firewall?", DP_SHELL_OTHER},
-    {" timed out", "its login takes longer than ssh waits (ConnectTimeout): is it slow?",
+    {" timed out",
+     "its login takes longer than ssh waits: is it slow? --ssh \"ssh -o ConnectTimeout=60\"",
      DP_SHELL_OTHER},
     {"Timeout, server", "it answers ssh no more: is it slow, or does the network lose packets?",
      DP_SHELL_OTHER},

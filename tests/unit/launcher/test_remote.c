@@ -145,15 +145,13 @@ static int has_argument(const dp_shell_command_t *command, const char *word)
 
 static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
 {
-    const dp_ssh_config_t none = {0, 0};
-    const dp_ssh_config_t both = {1, 1};
     dp_shell_command_t command;
     dp_error_t error;
     int last = 0;
 
     (void)state;
     assert_int_equal(
-        dp_shell_command_ssh(&command, "ssh -p 2222", &none, "a", "/o'pt/dprun", 0, &error), DP_OK);
+        dp_shell_command_ssh(&command, "ssh -p 2222", "a", "/o'pt/dprun", 0, &error), DP_OK);
     while (command.argv[last + 1] != NULL)
         last++;
     assert_string_equal(command.argv[0], "ssh");
@@ -163,62 +161,15 @@ static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
     assert_string_equal(command.argv[last - 1], "a");
     assert_string_equal(command.argv[last - 2], "--");
     /* Another program may not know OpenSSH's options. */
-    assert_int_equal(dp_shell_command_ssh(&command, "rsh", &none, "a", "/d", 0, &error), DP_OK);
+    assert_int_equal(dp_shell_command_ssh(&command, "rsh", "a", "/d", 0, &error), DP_OK);
     assert_string_equal(command.argv[1], "a");
     assert_null(command.argv[3]);
-    /* Options that the user's configuration has are not overruled. */
-    assert_int_equal(dp_shell_command_ssh(&command, "ssh", &none, "a", "/d", 0, &error), DP_OK);
+    /* Of two options that contradict each other OpenSSH takes the first: the user's. */
+    assert_int_equal(
+        dp_shell_command_ssh(&command, "ssh -o ConnectTimeout=60", "a", "/d", 0, &error), DP_OK);
+    assert_string_equal(command.argv[2], "ConnectTimeout=60");
     assert_true(has_argument(&command, "ConnectTimeout=10"));
-    assert_true(has_argument(&command, "ServerAliveInterval=2"));
-    assert_int_equal(dp_shell_command_ssh(&command, "ssh", &both, "a", "/d", 0, &error), DP_OK);
-    assert_false(has_argument(&command, "ConnectTimeout=10"));
-    assert_false(has_argument(&command, "ServerAliveInterval=2"));
-    assert_false(has_argument(&command, "ServerAliveCountMax=15"));
     assert_true(has_argument(&command, "BatchMode=yes"));
-}
-
-static void expect_scanned(const char *text, int has_timeout, int has_alive)
-{
-    dp_ssh_config_t config = {0, 0};
-
-    dp_ssh_config_scan(text, "", &config);
-    if (config.has_timeout != has_timeout || config.has_alive != has_alive)
-        fail_msg("'%s': %d %d", text, config.has_timeout, config.has_alive);
-}
-
-static void shell_reads_which_options_the_user_has_chosen(void **state)
-{
-    char folder[] = "/tmp/dp-test-XXXXXX";
-    char path[64];
-    char words[96];
-    dp_ssh_config_t config;
-    FILE *file;
-
-    (void)state;
-    expect_scanned("", 0, 0);
-    expect_scanned("Host *\n\tconnecttimeout 5\n", 1, 0);
-    expect_scanned("ConnectTimeout=5", 1, 0);
-    expect_scanned("# ConnectTimeout 5\nHost ConnectTimeout\nConnectTimeouts 3\n", 0, 0);
-    expect_scanned("Host b\r\n  ServerAliveInterval\t7\r\n", 0, 1);
-    expect_scanned("ServerAliveCountMax 2\nConnectTimeout 1", 1, 1);
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof(path), "%s/inner", folder);
-    file = fopen(path, "we");
-    assert_non_null(file);
-    fputs("ServerAliveInterval 9\n", file);
-    fclose(file);
-    memset(&config, 0, sizeof(config));
-    dp_ssh_config_scan("Include other inn*\n", folder, &config);
-    assert_int_equal(config.has_alive, 1);
-    snprintf(words, sizeof(words), "ssh -F %s -v", path);
-    dp_ssh_config_look(words, &config);
-    assert_int_equal(config.has_alive, 1);
-    assert_int_equal(config.has_timeout, 0);
-    dp_ssh_config_look("ssh -F none -o ConnectTimeout=3", &config);
-    assert_int_equal(config.has_alive, 0);
-    assert_int_equal(config.has_timeout, 1);
-    unlink(path);
-    rmdir(folder);
 }
 
 static void shell_failures_are_explained(void **state)
@@ -469,7 +420,6 @@ int main(void)
         cmocka_unit_test(hosts_files_of_both_forms_are_read),
         cmocka_unit_test(hosts_of_slurm_are_expanded),
         cmocka_unit_test(shell_program_is_quoted_and_the_host_is_no_option),
-        cmocka_unit_test(shell_reads_which_options_the_user_has_chosen),
         cmocka_unit_test(shell_failures_are_explained),
         cmocka_unit_test(shell_tokens_of_stations_are_not_shown),
         cmocka_unit_test(srun_failures_are_explained),

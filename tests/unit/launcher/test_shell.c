@@ -57,8 +57,8 @@ static void assert_reaped(pid_t pid)
 static void shell_that_ignores_sigterm_is_killed(void **state)
 {
     struct event_base *base = event_base_new();
-    dp_shell_t *shell = start_script(base, "trap '' TERM; echo ready; while :; do sleep 777; done");
-    const pid_t pid = dp_shell_pid(shell);
+    dp_shell_t *shell = start_script(base, "trap '' TERM; echo $$; while :; do sleep 777; done");
+    const pid_t pid = (pid_t)strtol(dp_shell_words(shell), NULL, 10);
 
     (void)state;
     dp_shell_destroy(shell);
@@ -69,8 +69,8 @@ static void shell_that_ignores_sigterm_is_killed(void **state)
 static void shell_that_is_stopped_is_ended(void **state)
 {
     struct event_base *base = event_base_new();
-    dp_shell_t *shell = start_script(base, "echo ready; exec sleep 777");
-    const pid_t pid = dp_shell_pid(shell);
+    dp_shell_t *shell = start_script(base, "echo $$; exec sleep 777");
+    const pid_t pid = (pid_t)strtol(dp_shell_words(shell), NULL, 10);
     siginfo_t info;
 
     (void)state;
