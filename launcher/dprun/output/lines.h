@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#define DP_LINE_BYTES_MAX ((size_t)64 << 10)
+#define DP_LINE_BYTES_MAX ((size_t)1 << 20) /* of memory for each stream that needs it */
 
 typedef enum dp_line_end {
     DP_LINE_NEWLINE,        /* ended by "\n", which is not part of it */

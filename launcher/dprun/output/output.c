@@ -4,8 +4,8 @@
  * Callbacks of dprun's event loop; supervise.c makes it and asks when all is written. At a
  * terminal a line that is not finished yet (a prompt, a progress line redrawn by "\r") is shown as
  * a draft: drawn without newline, wiped before the next line, so that it never mixes with others.
- * A line of more than DP_LINE_BYTES_MAX goes out in pieces; turns.c keeps others' lines from
- * between.
+ * A line of more than DP_LINE_BYTES_MAX goes out in pieces; where another line comes between them,
+ * the next piece says whose line goes on.
  */
 #include "launcher/dprun/output/output.h"
 
@@ -21,7 +21,6 @@
 
 #include "launcher/dprun/output/lines.h"
 #include "launcher/dprun/output/sink.h"
-#include "launcher/dprun/output/turns.h"
 
 #define READ_BYTES ((size_t)64 << 10)
 #define DRAFT_DELAY_US 50000 /* most lines are finished by then */
@@ -49,7 +48,7 @@ struct dp_job_output {
     uint64_t start_ns;
     dp_job_output_events_t events;
     dp_sink_t *sinks[2];  /* one and the same where both outputs are one file */
-    dp_turns_t *turns[2]; /* of each sink, likewise */
+    stream_t *mid_line[2]; /* in whose long line it is, by number as sinks; NULL: in none */
     int is_cut[2];        /* the last byte that ranks wrote to it ends no line */
     int is_terminal[2];   /* drafts can be drawn and wiped */
     int has_color[2];
@@ -110,12 +109,9 @@ static void wipe_draft(dp_job_output_t *output)
     arm_draft_timer(stream); /* the half line that was wiped is to be drawn again */
 }
 
-/* Each stream is a writer, and dprun with its own lines the last one. */
 static void put(stream_t *stream, const void *data, size_t bytes)
 {
-    dp_job_output_t *output = stream->output;
-
-    dp_turns_write(output->turns[stream->number - 1], (int)(stream - output->streams), data, bytes);
+    dp_sink_write(stream->output->sinks[stream->number - 1], data, bytes);
 }
 
 /* Returns the columns it takes. */
@@ -178,12 +174,20 @@ static int is_exact(const dp_job_output_t *output, int sink)
            !output->is_terminal[sink];
 }
 
-/* A dp_turn_broken_fn. */
-static void on_turn_broken(void *context, int writer)
+/* Standard output and error may be one sink. */
+static stream_t **find_mid_line(dp_job_output_t *output, int number)
 {
-    dp_job_output_t *output = context;
-    stream_t *stream = &output->streams[writer];
+    return &output->mid_line[output->sinks[0] == output->sinks[1] ? 0 : number - 1];
+}
 
+/* A line of `next` (NULL: of dprun) comes into the long line of another stream. */
+static void break_long_line(dp_job_output_t *output, int number, const stream_t *next)
+{
+    stream_t **at = find_mid_line(output, number);
+    stream_t *stream = *at;
+
+    if (stream == NULL || stream == next) return;
+    *at = NULL;
     stream->is_mid_line = 0;
     if (is_exact(output, stream->number - 1)) return;
     stream->goes_on = 1;
@@ -201,18 +205,19 @@ static void print_line(void *context, const char *text, size_t bytes, dp_line_en
                                        [DP_LINE_CUT] = "",
                                        [DP_LINE_OPEN] = ""};
     int sink = stream->number - 1;
-    dp_turns_t *turns = output->turns[sink];
+    stream_t **mid_line = find_mid_line(output, stream->number);
     int is_raw = is_exact(output, sink);
 
     /* "\r" first, then the text */
     if (end == DP_LINE_RETURN && bytes == 0 && !is_raw && !stream->is_mid_line) return;
     dp_tail_add(&output->tails[stream->rank], text, bytes);
     if (output->command->is_quiet) return;
-    if (end == DP_LINE_RETURN && output->is_terminal[sink] && !dp_turns_are_taken(turns)) {
+    if (end == DP_LINE_RETURN && output->is_terminal[sink] && *mid_line == NULL) {
         draw_draft(stream, text, bytes);
         return;
     }
     wipe_draft(output);
+    break_long_line(output, stream->number, stream);
     if (!is_raw && !stream->is_mid_line) write_prefix(stream, stream->goes_on ? "+" : "");
     put(stream, text, bytes);
     if (is_raw) {
@@ -224,7 +229,7 @@ static void print_line(void *context, const char *text, size_t bytes, dp_line_en
     }
     stream->goes_on = 0;
     stream->is_mid_line = end == DP_LINE_CUT;
-    dp_turns_end_piece(turns, (int)(stream - output->streams), stream->is_mid_line);
+    *mid_line = stream->is_mid_line ? stream : NULL;
 }
 
 static void on_draft_timer(evutil_socket_t fd, short what, void *context)
@@ -240,7 +245,7 @@ static void on_draft_timer(evutil_socket_t fd, short what, void *context)
             !output->is_terminal[stream->number - 1] || stream->is_mid_line) {
             continue;
         }
-        if (dp_turns_are_taken(output->turns[stream->number - 1])) {
+        if (*find_mid_line(output, stream->number) != NULL) {
             arm_draft_timer(stream); /* once the long line is over */
             continue;
         }
@@ -491,13 +496,9 @@ dp_status_t dp_job_output_create(struct event_base *base, const dp_command_t *co
     for (int i = 0; i < 2; i++) {
         if (i == 1 && are_one_file(STDOUT_FILENO, STDERR_FILENO)) {
             output->sinks[1] = output->sinks[0];
-            output->turns[1] = output->turns[0];
             break;
         }
         status = dp_sink_create(base, i + 1, &sink_events, &output->sinks[i], error);
-        if (status != DP_OK) goto fail;
-        status = dp_turns_create(base, output->sinks[i], size * 2 + 1, on_turn_broken, output,
-                                 &output->turns[i], error);
         if (status != DP_OK) goto fail;
     }
     *out = output;
@@ -523,7 +524,6 @@ void dp_job_output_destroy(dp_job_output_t *output)
     }
     for (int i = 0; i < 2; i++) {
         if (i == 1 && output->sinks[1] == output->sinks[0]) break;
-        dp_turns_destroy(output->turns[i]);
         dp_sink_destroy(output->sinks[i]);
     }
     if (output->draft_timer != NULL) event_free(output->draft_timer);
@@ -535,13 +535,11 @@ void dp_job_output_destroy(dp_job_output_t *output)
 
 void dp_job_output_print(dp_job_output_t *output, const char *text)
 {
-    const int writer = output->size * 2;
-
     wipe_draft(output);
-    if (output->is_cut[1]) dp_turns_write(output->turns[1], writer, "\n", 1);
+    break_long_line(output, STDERR_FILENO, NULL);
+    if (output->is_cut[1]) dp_sink_write(output->sinks[1], "\n", 1);
     output->is_cut[1] = 0;
-    dp_turns_write(output->turns[1], writer, text, strlen(text));
-    dp_turns_end_piece(output->turns[1], writer, 0);
+    dp_sink_write(output->sinks[1], text, strlen(text));
     dp_sink_flush(output->sinks[1]);
 }
 
@@ -585,10 +583,9 @@ void dp_job_output_close_streams(dp_job_output_t *output)
 
 size_t dp_job_output_queued(const dp_job_output_t *output)
 {
-    size_t bytes = dp_sink_queued(output->sinks[0]) + dp_turns_waiting(output->turns[0]);
+    const size_t bytes = dp_sink_queued(output->sinks[0]);
 
-    if (output->sinks[1] == output->sinks[0]) return bytes;
-    return bytes + dp_sink_queued(output->sinks[1]) + dp_turns_waiting(output->turns[1]);
+    return output->sinks[1] == output->sinks[0] ? bytes : bytes + dp_sink_queued(output->sinks[1]);
 }
 
 int dp_job_output_has_lost(const dp_job_output_t *output)

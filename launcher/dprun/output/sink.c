@@ -192,16 +192,6 @@ void dp_sink_write(dp_sink_t *sink, const void *data, size_t bytes)
     if (dp_sink_is_full(sink)) sink->was_full = 1;
 }
 
-void dp_sink_take(dp_sink_t *sink, struct evbuffer *data)
-{
-    if (sink->is_broken) {
-        evbuffer_drain(data, evbuffer_get_length(data));
-        return;
-    }
-    evbuffer_add_buffer(sink->queue, data);
-    if (dp_sink_is_full(sink)) sink->was_full = 1;
-}
-
 static ssize_t write_some(const dp_sink_t *sink, const void *data, size_t bytes)
 {
     if (sink->is_socket) return send(sink->out, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);

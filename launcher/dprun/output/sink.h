@@ -29,9 +29,6 @@ void dp_sink_destroy(dp_sink_t *sink);
 /* Queues bytes after what is there. Dropped when broken or out of memory. */
 void dp_sink_write(dp_sink_t *sink, const void *data, size_t bytes);
 
-/* Queues all of a buffer, which is empty then. */
-void dp_sink_take(dp_sink_t *sink, struct evbuffer *data);
-
 /* Starts writing what is queued. Call once after a group of dp_sink_write(). */
 void dp_sink_flush(dp_sink_t *sink);
 
