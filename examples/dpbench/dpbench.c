@@ -125,16 +125,17 @@ static bench_options_t parse(int argc, char **argv)
                          .warmup = 3,
                          .check = 1};
     const char *given[NO_CHECK + 1] = {NULL};
-    int c;
+    int at, c;
 
     while ((c = getopt_long(argc, argv, "b:e:f:n:w:hV", table, NULL)) != -1) {
         const char *value = optarg == NULL ? "" : optarg; /* "": it takes none */
 
+        for (at = 0; table[at].name != NULL && table[at].val != c;)
+            at++;
         /* As for dprun and compilers the last one counts. */
         if (given[c] != NULL && strcmp(given[c], value) != 0) {
-            fprintf(stderr,
-                    "dpbench: warning: an option is given twice, %s and %s: the last one counts\n",
-                    given[c], value);
+            fprintf(stderr, "dpbench: --%s is given twice, %s and %s: the last one counts\n",
+                    table[at].name, given[c], value);
         }
         given[c] = value;
         switch (c) {

@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,35 +23,26 @@
 /* A year: no sum of times comes near the end of 64 bits. */
 #define TIME_MAX_NS (INT64_C(365) * 86400 * 1000000000)
 
-enum flag_id {
-    FLAG_NP,
-    FLAG_HOSTS,
-    FLAG_HOSTFILE,
-    FLAG_NODE,
-    FLAG_MEET,
-    FLAG_DIRECTORY,
+/* What a flag does with the field of dp_command_t that its row names. */
+enum flag_kind {
+    FLAG_TEXT,    /* keeps its value there */
+    FLAG_NUMBER,  /* takes no value, sets the row's number */
+    FLAG_CHOICE,  /* sets the place of its value among the choices */
+    FLAG_SECONDS, /* a time of at least the row's number */
+    /* each the only one of its kind */
+    FLAG_RANKS,
+    FLAG_FOLDER,
     FLAG_PORT,
-    FLAG_STATION,
-    FLAG_CONFIG,
-    FLAG_VARIABLE,
-    FLAG_BIND,
-    FLAG_SHARE_GPU,
-    FLAG_STDIN,
-    FLAG_OUTPUT_DIR,
-    FLAG_REPORT,
-    FLAG_QUIET,
-    FLAG_TIMESTAMPS,
-    FLAG_PREFIX,
-    FLAG_NO_PREFIX,
-    FLAG_COLOR,
-    FLAG_GRACE,
-    FLAG_TIMEOUT,
-    FLAG_KEEP_RUN_DIR,
-    FLAG_DRY_RUN,
-    FLAG_CHECK,
-    FLAG_HELP,
-    FLAG_VERSION
+    FLAG_READER,
+    FLAG_VARIABLE
 };
+
+#define AT(field) offsetof(dp_command_t, field)
+#define TEXT(field) FLAG_TEXT, AT(field), 0
+#define SET(field, number) FLAG_NUMBER, AT(field), number
+#define CHOICE(field) FLAG_CHOICE, AT(field), 0
+#define SECONDS(field, least) FLAG_SECONDS, AT(field), least
+#define OWN(kind, field) FLAG_##kind, AT(field), 0
 
 #define START "Start"
 #define MACHINES "Several machines"
@@ -59,66 +51,69 @@ enum flag_id {
 #define INSTEAD "Instead of starting a job"
 
 static const dp_flag_t flags[] = {
-    {FLAG_NP, "-np", "-n", "N", "Ranks to start, 1 to 1024.", START},
-    {FLAG_NP, "--np", NULL, "N", NULL, START},
-    {FLAG_CONFIG, "--config", NULL, "FILE", "Lines \"name = value\" for the knobs below.", START},
-    {FLAG_VARIABLE, "--env", "-x", "VAR=VALUE",
+    {OWN(RANKS, size), "-np", "-n", "N", "Ranks to start, 1 to 1024.", START},
+    {OWN(RANKS, size), "--np", NULL, "N", NULL, START},
+    {TEXT(config_file), "--config", NULL, "FILE", "Lines \"name = value\" for the knobs below.",
+     START},
+    {OWN(VARIABLE, variables), "--env", "-x", "VAR=VALUE",
      "Sets a variable for the ranks (all others are inherited here). To other machines -x VAR and "
      "-x 'NCCL_*' pass what is set here. Repeatable.",
      START},
-    {FLAG_BIND, "--bind", NULL, "core|none",
+    {CHOICE(binds_cores), "--bind", NULL, "none|core",
      "Binds each rank to its share of the cores. Default: none.", START},
-    {FLAG_SHARE_GPU, "--share-gpu", NULL, NULL,
+    {SET(shares_gpu, 1), "--share-gpu", NULL, NULL,
      "Lets all ranks use one GPU with NCCL: a functional test, not a benchmark.", START},
-    {FLAG_STDIN, "--stdin", NULL, "RANK|none",
+    {OWN(READER, stdin_rank), "--stdin", NULL, "RANK|none",
      "Who reads dprun's standard input; the others read nothing. none: what you type meanwhile, "
      "and "
      "the rest of a script's loop, stays for the shell. Default: 0.",
      START},
-    {FLAG_DIRECTORY, "--wdir", NULL, "DIR",
+    {OWN(FOLDER, directory), "--wdir", NULL, "DIR",
      "Where the ranks start, here and on every other machine. Default: this folder.", START},
-    {FLAG_HOSTS, "--hosts", "-H", "NAME:SLOTS,...",
+    {TEXT(hosts), "--hosts", "-H", "NAME:SLOTS,...",
      "Starts them on these machines, through ssh. Without -np a rank for each slot.", MACHINES},
-    {FLAG_HOSTS, "--host", NULL, "NAME:SLOTS,...", NULL, MACHINES},
-    {FLAG_HOSTFILE, "--hostfile", NULL, "FILE", "The same, a line each: NAME slots=N, or NAME:N.",
+    {TEXT(hosts), "--host", NULL, "NAME:SLOTS,...", NULL, MACHINES},
+    {TEXT(hostfile), "--hostfile", NULL, "FILE", "The same, a line each: NAME slots=N, or NAME:N.",
      MACHINES},
-    {FLAG_HOSTFILE, "--machinefile", NULL, "FILE", NULL, MACHINES},
-    {FLAG_NODE, "--node", NULL, "R/N|env",
+    {TEXT(hostfile), "--machinefile", NULL, "FILE", NULL, MACHINES},
+    {TEXT(node), "--node", NULL, "R/N|env",
      "Something else starts a dprun on each of N machines; this is number R, with -np ranks. env: "
      "as PET_*, VC_* or SM_* variables say. Needs DP_SECRET_FILE.",
      MACHINES},
-    {FLAG_MEET, "--meet", NULL, "HOST:PORT", "With --node: where number 0 is.", MACHINES},
-    {FLAG_PORT, "--port", NULL, "N",
+    {TEXT(meet), "--meet", NULL, "HOST:PORT", "With --node: where number 0 is.", MACHINES},
+    {OWN(PORT, port), "--port", NULL, "N",
      "Where this dprun listens for the other machines while it starts. Default: any free port.",
      MACHINES},
-    {FLAG_STATION, "--station", NULL, NULL, NULL, MACHINES},
-    {FLAG_OUTPUT_DIR, "--output-dir", NULL, "DIR",
+    {SET(action, DP_ACTION_STATION), "--station", NULL, NULL, NULL, MACHINES},
+    {TEXT(output_dir), "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
-    {FLAG_REPORT, "--report", NULL, "FILE",
+    {TEXT(report_file), "--report", NULL, "FILE",
      "When the job has ended: how, by which rank and why; fields where FILE ends in .json, else "
      "the "
      "text that dprun prints.",
      OUTPUT},
-    {FLAG_QUIET, "--quiet", "-q", NULL, "Prints nothing of the ranks, only dprun's own lines.",
+    {SET(is_quiet, 1), "--quiet", "-q", NULL,
+     "Prints nothing of the ranks, only dprun's own lines.", OUTPUT},
+    {SET(has_timestamps, 1), "--timestamps", NULL, NULL, "Time since the start before each line.",
      OUTPUT},
-    {FLAG_TIMESTAMPS, "--timestamps", NULL, NULL, "Time since the start before each line.", OUTPUT},
-    {FLAG_PREFIX, "--prefix", NULL, NULL, "[RANK] before each line: the default.", OUTPUT},
-    {FLAG_NO_PREFIX, "--no-prefix", NULL, NULL, "Bytes as the ranks wrote them, a line at a time.",
-     OUTPUT},
-    {FLAG_COLOR, "--color", NULL, "auto|always|never",
+    {SET(has_prefix, 1), "--prefix", NULL, NULL, "[RANK] before each line: the default.", OUTPUT},
+    {SET(has_prefix, 0), "--no-prefix", NULL, NULL,
+     "Bytes as the ranks wrote them, a line at a time.", OUTPUT},
+    {CHOICE(color), "--color", NULL, "auto|always|never",
      "A colour per rank. Default: auto, on a terminal.", OUTPUT},
-    {FLAG_COLOR, "--colour", NULL, "auto|always|never", NULL, OUTPUT},
-    {FLAG_GRACE, "--grace", NULL, "SECONDS",
+    {CHOICE(color), "--colour", NULL, "auto|always|never", NULL, OUTPUT},
+    {SECONDS(grace_ns, 0), "--grace", NULL, "SECONDS",
      "From SIGTERM to SIGKILL; after a failure at most 0.7. Default: 5.", END},
-    {FLAG_TIMEOUT, "--timeout", NULL, "SECONDS", "Ends a job that runs longer (90, 15min, 2h).",
-     END},
-    {FLAG_KEEP_RUN_DIR, "--keep-run-dir", NULL, NULL,
+    {SECONDS(timeout_ns, 1), "--timeout", NULL, "SECONDS",
+     "Ends a job that runs longer (90, 15min, 2h).", END},
+    {SET(keeps_run_dir, 1), "--keep-run-dir", NULL, NULL,
      "Keeps the run directory also after success, and names it.", END},
-    {FLAG_DRY_RUN, "--dry-run", NULL, NULL, "Prints ranks, cores, environment and command.",
-     INSTEAD},
-    {FLAG_CHECK, "--check", NULL, NULL, "Looks whether this machine can run jobs.", INSTEAD},
-    {FLAG_HELP, "--help", "-h", NULL, "This text.", INSTEAD},
-    {FLAG_VERSION, "--version", "-V", NULL, "The version.", INSTEAD},
+    {SET(action, DP_ACTION_DRY_RUN), "--dry-run", NULL, NULL,
+     "Prints ranks, cores, environment and command.", INSTEAD},
+    {SET(action, DP_ACTION_CHECK), "--check", NULL, NULL,
+     "Looks whether this machine can run jobs.", INSTEAD},
+    {SET(action, DP_ACTION_HELP), "--help", "-h", NULL, "This text.", INSTEAD},
+    {SET(action, DP_ACTION_VERSION), "--version", "-V", NULL, "The version.", INSTEAD},
 };
 
 size_t dp_flag_count(void)
@@ -205,129 +200,54 @@ static dp_status_t add_variable(dp_command_t *command, const dp_flag_t *flag, ch
     return append_word(&command->passed, &command->passed_count, value, error);
 }
 
-/* Flags that speak of other machines. */
-static dp_status_t apply_machine_flag(dp_command_t *command, const dp_flag_t *flag, char *value,
-                                      dp_error_t *error)
-{
-    long number = 0;
-
-    switch ((enum flag_id)flag->id) {
-    case FLAG_HOSTS:
-        command->hosts = value;
-        return DP_OK;
-    case FLAG_HOSTFILE:
-        command->hostfile = value;
-        return DP_OK;
-    case FLAG_NODE:
-        command->node = value;
-        return DP_OK;
-    case FLAG_MEET:
-        command->meet = value;
-        return DP_OK;
-    case FLAG_PORT:
-        if (!parse_integer(value, &number) || number < 0 || number > 65535) break;
-        command->port = (int)number;
-        return DP_OK;
-    case FLAG_STATION:
-        command->action = DP_ACTION_STATION;
-        return DP_OK;
-    default:
-        break;
-    }
-    return bad_value(flag, value, error);
-}
-
-/* One of dprun's own flags. */
+/* One of dprun's own flags. value: NULL where it takes none. */
 static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, char *value,
                                   dp_error_t *error)
 {
-    long number = 0;
+    void *field = (char *)command + flag->offset;
+    uint64_t *ns = field;
+    int *number = field;
+    long parsed = 0;
 
-    if (strcmp(flag->group, MACHINES) == 0) return apply_machine_flag(command, flag, value, error);
-    switch ((enum flag_id)flag->id) {
-    case FLAG_DIRECTORY:
-        if (value[0] == '\0' || strlen(value) > DP_DIRECTORY_MAX) break;
-        command->directory = value;
+    switch ((enum flag_kind)flag->kind) {
+    case FLAG_TEXT:
+        *(const char **)field = value;
         return DP_OK;
-    case FLAG_NP:
-        if (!parse_integer(value, &number) || number < 1 || number > DP_RANKS_MAX) {
+    case FLAG_NUMBER:
+        *number = flag->number;
+        return DP_OK;
+    case FLAG_CHOICE:
+        *number = dp_parse_choice(value, flag->value);
+        if (*number >= 0) return DP_OK;
+        break;
+    case FLAG_SECONDS:
+        if (parse_seconds(value, ns) && *ns >= (uint64_t)flag->number) return DP_OK;
+        break;
+    case FLAG_FOLDER:
+        *(const char **)field = value;
+        if (value[0] != '\0' && strlen(value) <= DP_DIRECTORY_MAX) return DP_OK;
+        break;
+    case FLAG_RANKS:
+        if (!parse_integer(value, &parsed) || parsed < 1 || parsed > DP_RANKS_MAX) {
             return dp_error_set(
                 error, DP_ERR_CONFIG, "%s %s: must be a number from 1 to %d%s", flag->name, value,
                 DP_RANKS_MAX,
                 isalpha((unsigned char)value[0]) ? "; -np $(nproc) is a rank for each core" : "");
         }
-        command->size = (int)number;
+        *number = (int)parsed;
         return DP_OK;
-    case FLAG_CONFIG:
-        command->config_file = value;
+    case FLAG_PORT:
+        if (!parse_integer(value, &parsed) || parsed < 0 || parsed > 65535) break;
+        *number = (int)parsed;
+        return DP_OK;
+    case FLAG_READER:
+        *number = -1;
+        if (strcmp(value, "none") == 0) return DP_OK;
+        if (!parse_integer(value, &parsed) || parsed < 0 || parsed >= DP_RANKS_MAX) break;
+        *number = (int)parsed;
         return DP_OK;
     case FLAG_VARIABLE:
         return add_variable(command, flag, value, error);
-    case FLAG_BIND:
-        command->binds_cores = strcmp(value, "core") == 0;
-        if (!command->binds_cores && strcmp(value, "none") != 0) break;
-        return DP_OK;
-    case FLAG_SHARE_GPU:
-        command->shares_gpu = 1;
-        return DP_OK;
-    case FLAG_STDIN:
-        command->stdin_rank = -1;
-        if (strcmp(value, "none") == 0) return DP_OK;
-        if (!parse_integer(value, &number) || number < 0 || number >= DP_RANKS_MAX) break;
-        command->stdin_rank = (int)number;
-        return DP_OK;
-    case FLAG_OUTPUT_DIR:
-        command->output_dir = value;
-        return DP_OK;
-    case FLAG_REPORT:
-        command->report_file = value;
-        return DP_OK;
-    case FLAG_QUIET:
-        command->is_quiet = 1;
-        return DP_OK;
-    case FLAG_TIMESTAMPS:
-        command->has_timestamps = 1;
-        return DP_OK;
-    case FLAG_PREFIX:
-        command->has_prefix = 1;
-        return DP_OK;
-    case FLAG_NO_PREFIX:
-        command->has_prefix = 0;
-        return DP_OK;
-    case FLAG_COLOR:
-        if (strcmp(value, "auto") == 0) {
-            command->color = DP_COLOR_AUTO;
-        } else if (strcmp(value, "always") == 0) {
-            command->color = DP_COLOR_ALWAYS;
-        } else if (strcmp(value, "never") == 0) {
-            command->color = DP_COLOR_NEVER;
-        } else {
-            break;
-        }
-        return DP_OK;
-    case FLAG_GRACE:
-        if (!parse_seconds(value, &command->grace_ns)) break;
-        return DP_OK;
-    case FLAG_TIMEOUT:
-        if (!parse_seconds(value, &command->timeout_ns) || command->timeout_ns == 0) break;
-        return DP_OK;
-    case FLAG_KEEP_RUN_DIR:
-        command->keeps_run_dir = 1;
-        return DP_OK;
-    case FLAG_DRY_RUN:
-        command->action = DP_ACTION_DRY_RUN;
-        return DP_OK;
-    case FLAG_CHECK:
-        command->action = DP_ACTION_CHECK;
-        return DP_OK;
-    case FLAG_HELP:
-        command->action = DP_ACTION_HELP;
-        return DP_OK;
-    case FLAG_VERSION:
-        command->action = DP_ACTION_VERSION;
-        return DP_OK;
-    default:
-        break;
     }
     return bad_value(flag, value, error);
 }
@@ -428,7 +348,7 @@ static void warn_of_earlier(char *const *argv, int index, const dp_flag_t *own, 
         snprintf(names[1], FLAG_MAX, "%.*s", (int)length, argv[i]);
         earlier = find_flag(names[1]);
         if (strcmp(names[0], names[1]) != 0 &&
-            (own == NULL || earlier == NULL || earlier->id != own->id)) {
+            (own == NULL || earlier == NULL || earlier->offset != own->offset)) {
             continue;
         }
         if (strcmp(before, value) != 0) {
@@ -476,9 +396,8 @@ static dp_status_t parse_flags(int argc, char **argv, const dp_log_t *log, dp_co
                 }
                 value = argv[i];
             }
-            /* A flag without value does not look at it. */
-            status = apply_own_flag(command, own, value == NULL ? argument : value, error);
-            if (status == DP_OK && own->value != NULL && own->id != FLAG_VARIABLE)
+            status = apply_own_flag(command, own, value, error);
+            if (status == DP_OK && own->value != NULL && own->kind != FLAG_VARIABLE)
                 warn_of_earlier(argv, at, own, value, log);
             continue;
         }

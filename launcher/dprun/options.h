@@ -22,7 +22,7 @@ typedef enum dp_command_action {
     DP_ACTION_VERSION
 } dp_command_action_t;
 
-typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_color_t;
+typedef enum dp_color { DP_COLOR_AUTO, DP_COLOR_ALWAYS, DP_COLOR_NEVER } dp_color_t; /* --color */
 
 /* Where the ranks of this process' job stand in the whole job. All 0: they are the whole job. */
 typedef struct dp_place {
@@ -65,7 +65,9 @@ typedef struct dp_command {
 
 /* A flag of dprun's own. */
 typedef struct dp_flag {
-    int id;
+    int kind;          /* what it does with the field, in options.c */
+    size_t offset;     /* of its field of dp_command_t */
+    int number;        /* for the field, or its least value */
     const char *name;  /* "--output-dir" */
     const char *alias; /* "-o" or NULL */
     const char *value; /* "DIR", or NULL where it takes none */

@@ -522,10 +522,13 @@ static int parse_option(const command_t *command, int letter, arguments_t *argum
 /* given [128]: the last value of each option. As for dprun and compilers the last one counts. */
 static void warn_of_earlier(const char **given, int letter, const char *value)
 {
+    const struct option *option = long_options;
+
+    while (option->val != letter)
+        option++;
     if (given[letter] != NULL && strcmp(given[letter], value) != 0) {
-        fprintf(stderr,
-                "dptrace: warning: an option is given twice, %s and %s: the last one counts\n",
-                given[letter], value);
+        fprintf(stderr, "dptrace: --%s is given twice, %s and %s: the last one counts\n",
+                option->name, given[letter], value);
     }
     given[letter] = value;
 }

@@ -47,10 +47,10 @@ struct dp_job_output {
     int size;
     uint64_t start_ns;
     dp_job_output_events_t events;
-    dp_sink_t *sinks[2];  /* one and the same where both outputs are one file */
+    dp_sink_t *sinks[2];   /* one and the same where both outputs are one file */
     stream_t *mid_line[2]; /* in whose long line it is, by number as sinks; NULL: in none */
-    int is_cut[2];        /* the last byte that ranks wrote to it ends no line */
-    int is_terminal[2];   /* drafts can be drawn and wiped */
+    int is_cut[2];         /* the last byte that ranks wrote to it ends no line */
+    int is_terminal[2];    /* drafts can be drawn and wiped */
     int has_color[2];
     stream_t *streams; /* [size][2] */
     dp_tail_t *tails;  /* [size] */

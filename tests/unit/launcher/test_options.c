@@ -193,7 +193,7 @@ static void options_wrong_ones_are_named(void **state)
         {{"-np", "2"}, "the program is missing"},
         {{"-np", "2", "--stdin", "2", "p"}, "--stdin 2: the job has ranks 0 to 1"},
         {{"-np", "2", "--stdin", "-1", "p"}, "--stdin -1"},
-        {{"-np", "2", "--bind=socket", "p"}, "--bind socket: must be core|none"},
+        {{"-np", "2", "--bind=socket", "p"}, "--bind socket: must be none|core"},
         {{"-np", "2", "--quiet=1", "p"}, "--quiet takes no value"},
         {{"-np", "2", "--color=red", "p"}, "--color red"},
         {{"-np", "2", "--env", "=x", "p"}, "--env =x"},
