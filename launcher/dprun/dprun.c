@@ -35,6 +35,7 @@
 #include "launcher/dprun/remote/check_nodes.h"
 #include "launcher/dprun/remote/look.h"
 #include "launcher/dprun/remote/nodes.h"
+#include "launcher/dprun/remote/probe.h"
 #include "launcher/dprun/remote/station.h"
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/supervise.h"
@@ -450,6 +451,33 @@ static int refuse(const dp_command_t *command, int report_fd, uint64_t start_ns,
     return print_error(code, text);
 }
 
+/* The last words of --check. Returns its exit code. */
+static int end_check(dp_supervisor_t *supervisor)
+{
+    const int code = dp_supervisor_exit_code(supervisor);
+    int wrong = supervisor->unfit;
+    dp_report_t report;
+
+    if (wrong < 0) {
+        wrong = dp_check_nodes_print(supervisor->fleet, stdout);
+        if (supervisor->fate.size > 1)
+            printf("        network: not tried, for not all nodes are there\n");
+    } else {
+        wrong += code != 0;
+    }
+    dp_supervisor_dismiss_agent(supervisor);
+    report = make_report(supervisor, "");
+    /* A rank of it ends with 1 where it has said why. */
+    if (code > 1) write_report(supervisor, &report, stderr);
+    if (wrong == 0) {
+        printf("these machines can run jobs\n");
+    } else {
+        printf("%d of these must be put right first\n", wrong);
+    }
+    fflush(stdout);
+    return code == 0 && wrong > 0 ? 1 : code;
+}
+
 static int run_job(dp_job_t *job, dp_nodes_t *nodes, const dp_timeline_request_t *timeline,
                    int report_fd, uint64_t start_ns)
 {
@@ -460,8 +488,12 @@ static int run_job(dp_job_t *job, dp_nodes_t *nodes, const dp_timeline_request_t
     if (start_job(job, nodes, start_ns, &supervisor, &error) != DP_OK)
         return refuse(job->command, report_fd, start_ns, 1, error.text);
     dp_supervisor_run(&supervisor);
-    end_job(&supervisor, timeline, report_fd);
-    code = dp_supervisor_exit_code(&supervisor);
+    if (job->command->action == DP_ACTION_CHECK) {
+        code = end_check(&supervisor);
+    } else {
+        end_job(&supervisor, timeline, report_fd);
+        code = dp_supervisor_exit_code(&supervisor);
+    }
     dp_supervisor_fini(&supervisor);
     return code;
 }
@@ -511,6 +543,18 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
     return code;
 }
 
+static int check_nodes(dp_command_t *command, dp_nodes_t *nodes, uint64_t start_ns)
+{
+    char **words = calloc((size_t)nodes->hosts.count + 3, sizeof(*words));
+    int code;
+
+    if (words == NULL) return print_error(1, "out of memory");
+    dp_check_nodes_prepare(nodes, command, words);
+    code = prepare_and_run(command, nodes, start_ns);
+    free(words);
+    return code;
+}
+
 /* A job, wherever it runs. */
 static int run_command(dp_command_t *command, uint64_t start_ns)
 {
@@ -525,7 +569,7 @@ static int run_command(dp_command_t *command, uint64_t start_ns)
     if (nodes.way == DP_NODES_JOIN && nodes.node > 0 && command->action != DP_ACTION_DRY_RUN) {
         code = dp_nodes_follow(&nodes, command);
     } else if (command->action == DP_ACTION_CHECK) {
-        code = dp_check_nodes_run(&nodes, command, stdout);
+        code = check_nodes(command, &nodes, start_ns);
     } else {
         code = prepare_and_run(command, nodes.way == DP_NODES_NONE ? NULL : &nodes, start_ns);
     }
@@ -556,6 +600,9 @@ int main(int argc, char **argv)
         break;
     case DP_ACTION_STATION:
         code = dp_station_main();
+        break;
+    case DP_ACTION_PROBE:
+        code = dp_probe_run(command.argv);
         break;
     case DP_ACTION_CHECK:
         code = dp_nodes_are_asked(&command) ? run_command(&command, start_ns)

@@ -85,6 +85,7 @@ static const dp_flag_t flags[] = {
      "Where this dprun listens for the other machines while it starts. Default: any free port.",
      MACHINES},
     {SET(action, DP_ACTION_STATION), "--station", NULL, NULL, NULL, MACHINES},
+    {SET(action, DP_ACTION_PROBE), "--probe", NULL, NULL, NULL, MACHINES},
     {TEXT(output_dir), "--output-dir", NULL, "DIR",
      "Also writes DIR/rank.R.out and DIR/rank.R.err, unprefixed.", OUTPUT},
     {TEXT(report_file), "--report", NULL, "FILE",
@@ -444,7 +445,7 @@ static dp_status_t check_together(const dp_command_t *command, dp_error_t *error
 static dp_status_t check_whole(const dp_command_t *command, dp_error_t *error)
 {
     if (command->action == DP_ACTION_HELP || command->action == DP_ACTION_VERSION ||
-        command->action == DP_ACTION_STATION) {
+        command->action == DP_ACTION_STATION || command->action == DP_ACTION_PROBE) {
         return DP_OK;
     }
     if (check_together(command, error) != DP_OK) return error->status;

@@ -18,6 +18,7 @@ typedef enum dp_command_action {
     DP_ACTION_DRY_RUN,
     DP_ACTION_CHECK,
     DP_ACTION_STATION, /* serves another machine's dprun; nothing but it uses this */
+    DP_ACTION_PROBE,   /* is a rank of --check; likewise */
     DP_ACTION_HELP,
     DP_ACTION_VERSION
 } dp_command_action_t;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "launcher/dprun/failure/report.h"
+#include "launcher/dprun/remote/check_nodes.h"
 #include "launcher/dprun/supervise_internal.h"
 #include "launcher/dprun/tree.h"
 
@@ -104,6 +105,9 @@ static void on_joined(void *context, int rank)
     if (++supervisor->joined == supervisor->job->size) {
         dp_rendezvous_close_door(supervisor->rendezvous);
         if (supervisor->fleet != NULL) dp_fleet_met(supervisor->fleet);
+        /* Ahead of what the ranks find: they know of each other behind this. */
+        if (supervisor->job->command->action == DP_ACTION_CHECK)
+            supervisor->unfit = dp_check_nodes_print(supervisor->fleet, stdout);
     }
 }
 
@@ -162,6 +166,7 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     supervisor->signals = start->signals;
     supervisor->guard_pid = start->guard_pid;
     supervisor->before = start->before;
+    supervisor->unfit = -1;
     supervisor->base = event_base_new();
     if (supervisor->base == NULL ||
         dp_fate_init(&supervisor->fate, start->job->size, start->start_ns) != 0 ||

@@ -55,6 +55,7 @@ typedef struct dp_supervisor {
     int is_cut;        /* a second request to end, or SIGQUIT, has cut the grace */
     int start_code;    /* of DP_OUTCOME_NOT_STARTED */
     int joined;        /* ranks that came to the rendezvous */
+    int unfit;         /* --check of nodes: what must be put right; -1: no table yet */
     int is_gone;       /* the agent has no descendant left */
     int is_over;       /* nothing more to wait for */
     uint64_t fed_ns;   /* with a fleet: when output came last */

@@ -184,11 +184,6 @@ fail:
     return status;
 }
 
-void dp_reach_stop(dp_reach_t *reach)
-{
-    atomic_store(&reach->is_stopped, 1); /* run_trial() loads it */
-}
-
 void dp_reach_close(dp_reach_t *reach)
 {
     const uint64_t one = 1;

@@ -3,7 +3,7 @@
  *
  * Addresses alone do not tell: a bridge of containers has the same address on every machine, a
  * second network may lead nowhere, a firewall may let one direction pass. So one process of each
- * node (its first rank; with dprun --check its station) listens on each address of the node for a
+ * node (its first rank) listens on each address of the node for a
  * moment, and others connect to all of them:
  *
  *     list     the addresses; all nodes get all lists                  the caller's exchange
@@ -114,8 +114,6 @@ const dp_reach_card_t *dp_reach_own_card(const dp_reach_t *reach);
 dp_status_t dp_reach_try(dp_reach_t *reach, const dp_reach_card_t *cards, int node_count, int all,
                          int arity, int is_thorough, uint64_t deadline_ns,
                          dp_reach_survey_t *survey, dp_error_t *error);
-/* A dp_reach_try() under way in another thread returns within 20 ms, likewise each later one. */
-void dp_reach_stop(dp_reach_t *reach);
 void dp_reach_survey_free(dp_reach_survey_t *survey);
 
 /* ---- Pure parts (reach_choose.c, reach.c) --------------------------------------------------- */

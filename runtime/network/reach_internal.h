@@ -29,7 +29,6 @@ struct dp_reach {
     int stop_fd;     /* readable: the thread shall end */
     int has_thread;
     pthread_t thread;
-    atomic_int is_stopped; /* dp_reach_stop() */
 };
 
 void dp_reach_hello_write(const dp_secret_t *secret, int from, int to,

@@ -253,7 +253,6 @@ static void close_world(world_t *world)
         dp_link_close(world->list[i].link);
         close(world->wires[i]);
         dp_tunnel_destroy(world->list[i].tunnel);
-        dp_reach_survey_free(&world->list[i].survey);
         free(world->list[i].points);
     }
     dp_rendezvous_destroy(world->rendezvous);

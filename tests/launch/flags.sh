@@ -106,7 +106,7 @@ while read -r kind flag variable value; do
         node) refused 'that of --meet' $flag $port true ;;
         *) run 0 $flag $port true; [ -e listens ] || bad "dprun does not listen there" ;;
         esac ;;
-    --station) ;; # dprun's own, on other machines
+    --station | --probe) ;; # dprun's own, on other machines
     --output-dir) run 0 $flag logs printf 'x\ny'; [ "$(cat logs/rank.0.out logs/rank.1.out)" = "$(printf 'x\nyx\ny')" ] || bad "files" ;;
     --report) run 0 $flag report.json echo x; grep -q '"outcome": "succeeded"' report.json || bad "no report" ;;
     --quiet | -q) run 0 $flag echo x; [ -s out ] && bad "not quiet" ;;

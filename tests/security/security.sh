@@ -178,8 +178,6 @@ only_on() {
 # Functions that may wait on the thread of an event loop, each with the reason.
 may_wait='
 dp_look_for_ucx        --check alone: a throw-away child that loads a library, killed after a second
-join_thread            --check alone: the thread that tries the network has just said that it is done
-dp_reach_close         --check alone: the thread was told to go, and nothing that it does waits longer than 10 ms
 sleep_until_due        the coordinator backs off for microseconds from a neighbour that wakes it for nothing
 read_piece             standard input, once the loop has said that it is readable; another process may read it too, so its flags are not ours
 '

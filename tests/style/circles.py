@@ -30,11 +30,9 @@ KNOWN = {
     "coordinator/negotiator/order.c coordinator/negotiator/stall.c",
     # dprun's two ends between nodes: each is one state machine in several files.
     "launcher/dprun/remote/fleet.c launcher/dprun/remote/fleet_files.c "
-    "launcher/dprun/remote/fleet_input.c launcher/dprun/remote/fleet_reach.c "
-    "launcher/dprun/remote/fleet_start.c",
+    "launcher/dprun/remote/fleet_input.c launcher/dprun/remote/fleet_start.c",
     "launcher/dprun/remote/station.c launcher/dprun/remote/station_dial.c "
-    "launcher/dprun/remote/station_files.c launcher/dprun/remote/station_job.c "
-    "launcher/dprun/remote/station_reach.c",
+    "launcher/dprun/remote/station_files.c launcher/dprun/remote/station_job.c",
 }
 
 NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)

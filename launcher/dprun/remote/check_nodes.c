@@ -1,9 +1,8 @@
 /*
- * check_nodes.c - see check_nodes.h. dprun.c calls it for --check with -H, --hostfile, --node or in
- * a Slurm allocation.
+ * check_nodes.c - see check_nodes.h.
  *
- * The stations come up as for a job, which proves login, program path, version, dprun's port and
- * the way back to it. They say what their machine is, try the network to each other, and end.
+ * That the stations came proves login, program path, version, dprun's port and the way back to it;
+ * they say what their machine is. That the ranks ran shows the rest, and they try the network.
  */
 #include "launcher/dprun/remote/check_nodes.h"
 
@@ -12,68 +11,9 @@
 
 #include "launcher/dprun/remote/fleet_internal.h"
 
-#define CLOCK_LOOK_US 50000 /* for some quick rounds to each node */
 #define SHM_MIN ((uint64_t)64 << 20)
 #define RUN_MIN ((uint64_t)256 << 20)
 #define FILES_MIN 1024
-
-typedef struct check {
-    struct event_base *base;
-    int failed;
-} check_t;
-
-static void on_message(void *context, dp_message_t *message)
-{
-    (void)context;
-    (void)message;
-}
-
-static void on_output(void *context, int rank, int stream, const char *data, size_t bytes)
-{
-    (void)context;
-    (void)rank;
-    (void)stream;
-    (void)data;
-    (void)bytes;
-}
-
-static void on_lost(void *context, int node, const dp_fleet_loss_t *loss)
-{
-    check_t *check = context;
-
-    (void)node;
-    fprintf(stderr, "dprun: a node was lost: %s\n", loss->why);
-    check->failed++;
-}
-
-static void on_end(void *context, int number)
-{
-    check_t *check = context;
-
-    (void)number;
-    event_base_loopbreak(check->base);
-}
-
-static void on_signalled(void *context, const char *node, int number, int is_again)
-{
-    (void)node;
-    (void)is_again;
-    on_end(context, number);
-}
-
-static void on_memory(void *context, const dp_memory_sight_t *before,
-                      const dp_memory_sight_t *after)
-{
-    (void)context;
-    (void)before;
-    (void)after;
-}
-
-static void on_line(void *context, const char *line)
-{
-    (void)context;
-    fprintf(stderr, "dprun: %s\n", line);
-}
 
 static void format_size(uint64_t bytes, char *text, size_t room)
 {
@@ -84,13 +24,15 @@ static void format_size(uint64_t bytes, char *text, size_t room)
     }
 }
 
-static void print_row(check_t *check, const dp_fleet_node_t *node, FILE *out)
+/* Returns what must be put right there. */
+static int print_row(const dp_fleet_node_t *node, FILE *out)
 {
     const dp_remote_about_t *about = &node->about;
     char memory[32];
     char shm[32];
     char cores[32];
     char clock[64] = "not known";
+    int wrong = 0;
 
     format_size(about->memory_bytes, memory, sizeof(memory));
     format_size(about->shm_free_bytes, shm, sizeof(shm));
@@ -107,73 +49,63 @@ static void print_row(check_t *check, const dp_fleet_node_t *node, FILE *out)
         fprintf(out,
                 "        %-16s -> libucp.so.0 cannot be loaded: install UCX (Debian: libucx0)\n",
                 "");
-        check->failed++;
+        wrong++;
     }
     if (about->shm_free_bytes < SHM_MIN) {
         fprintf(out, "        %-16s -> /dev/shm has less than 64 MiB: mount it larger\n", "");
-        check->failed++;
+        wrong++;
     }
     if (about->run_free_bytes < RUN_MIN) {
         fprintf(out, "        %-16s -> less than 256 MiB for run directories: set TMPDIR\n", "");
-        check->failed++;
+        wrong++;
     }
     if (about->open_files < FILES_MIN) {
         fprintf(out, "        %-16s -> raise the hard limit on open files (ulimit -Hn)\n", "");
-        check->failed++;
+        wrong++;
     }
+    return wrong;
 }
 
-static void print_table(check_t *check, const dp_fleet_t *fleet, FILE *out)
+int dp_check_nodes_print(const dp_fleet_t *fleet, FILE *out)
 {
+    int wrong = 0;
+
     fprintf(out, "%-7s %-16s %-16s %-8s %-8s %-10s %-10s %-10s %-10s %-30s %s\n", "", "node",
             "host", "dprun", "ucx", "cores", "memory", "/dev/shm", "files", "clock", "addresses");
     for (int i = 0; i < fleet->count; i++) {
         const dp_fleet_node_t *node = &fleet->list[i];
 
         if (node->about.version[0] != '\0') {
-            print_row(check, node, out);
+            wrong += print_row(node, out);
         } else {
             fprintf(out, "%-7s %-16s see above\n", "FAILED", node->name);
-            check->failed++;
+            wrong++;
         }
     }
+    fflush(out);
+    return wrong;
 }
 
-int dp_check_nodes_run(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out)
+void dp_check_nodes_prepare(dp_nodes_t *nodes, dp_command_t *command, char **words)
 {
-    const struct timeval look = {0, CLOCK_LOOK_US};
-    dp_kv_ticket_t ticket = {.job = "check"}; /* its secret is that of the tries between nodes */
-    check_t check = {.base = event_base_new()};
-    dp_fleet_start_t start = {.nodes = nodes,
-                              .command = command,
-                              .ticket = &ticket,
-                              .input_fd = -1,
-                              .only_looks = 1,
-                              .events = {on_message, on_output, on_lost, on_end, on_end,
-                                         on_signalled, on_memory, on_line, NULL, &check}};
-    dp_fleet_t *fleet = NULL;
-    dp_error_t error = {DP_OK, "out of memory"};
+    static char probe[] = "--probe";
 
-    dp_random(ticket.secret.bytes, sizeof(ticket.secret.bytes));
-    signal(SIGPIPE, SIG_IGN);
-    sigprocmask(SIG_BLOCK, NULL, &start.signals);
-    if (check.base == NULL || dp_fleet_create(check.base, &start, &fleet, &error) != DP_OK) {
-        fprintf(stderr, "dprun: %s\n", error.text);
-        if (check.base != NULL) event_base_free(check.base);
-        return 1;
+    words[0] = nodes->program;
+    words[1] = probe;
+    for (int i = 0; i < nodes->hosts.count; i++) {
+        dp_host_t *host = &nodes->hosts.list[i];
+
+        host->ranks = 1;
+        host->first_rank = i;
+        /* Under --node their names come with them, too late for a command line. */
+        words[i + 2] = nodes->way == DP_NODES_JOIN ? NULL : host->name;
     }
-    event_base_dispatch(check.base);
-    event_base_loopexit(check.base, &look);
-    event_base_dispatch(check.base);
-    print_table(&check, fleet, out);
-    check.failed += dp_fleet_reach(fleet, out);
-    dp_fleet_dismiss(fleet, 0);
-    dp_fleet_destroy(fleet);
-    event_base_free(check.base);
-    if (check.failed == 0) {
-        fprintf(out, "these machines can run jobs\n");
-    } else {
-        fprintf(out, "%d of these must be put right first\n", check.failed);
-    }
-    return check.failed == 0 ? 0 : 1;
+    words[nodes->hosts.count + 2] = NULL;
+    nodes->directory[0] = '\0'; /* wherever the stations are */
+    command->argv = words;
+    command->size = nodes->hosts.count;
+    command->has_prefix = command->has_timestamps = command->is_quiet = 0;
+    command->stdin_rank = -1;
+    command->output_dir = NULL;
+    command->config.timeline[0] = '\0';
 }

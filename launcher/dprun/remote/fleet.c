@@ -248,12 +248,6 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_DEAF:
         dp_fleet_node_deaf(node);
         break;
-    case DP_REMOTE_CARD:
-        dp_fleet_card(node, fields);
-        break;
-    case DP_REMOTE_SURVEY:
-        dp_fleet_survey(node, fields);
-        break;
     case DP_REMOTE_TUNNEL_OPEN:
     case DP_REMOTE_TUNNEL_DATA:
     case DP_REMOTE_TUNNEL_CLOSE:

@@ -47,7 +47,6 @@ typedef struct dp_fleet_start {
     const dp_kv_ticket_t *ticket; /* of the rendezvous, without its address; for the call */
     int input_fd;                 /* for the rank that reads; -1: nobody; taken */
     sigset_t signals;             /* mask of the processes it starts */
-    int only_looks;               /* --check */
     dp_fleet_events_t events;
 } dp_fleet_start_t;
 

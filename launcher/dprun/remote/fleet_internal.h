@@ -2,7 +2,7 @@
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
  * life, loss), fleet_deaf.c (nodes that nothing reaches), fleet_start.c (until all nodes run, and
  * the end), fleet_door.c (the port at which nodes connect), fleet_input.c (standard input),
- * fleet_files.c (run directories and clocks), fleet_reach.c (--check: the network between nodes).
+ * fleet_files.c (run directories and clocks). check_nodes.c reads the nodes' struct.
  */
 #ifndef DP_LAUNCHER_FLEET_INTERNAL_H
 #define DP_LAUNCHER_FLEET_INTERNAL_H
@@ -14,7 +14,7 @@
 #include "launcher/dprun/remote/protocol.h"
 #include "launcher/dprun/remote/shell.h"
 #include "launcher/dprun/remote/tunnel.h"
-#include "runtime/network/reach.h"
+#include "runtime/base/door.h"
 
 #define DP_FLEET_CLOCK_POINTS 1024
 #define DP_FLEET_STOOD_STILL_NS UINT64_C(1500000000) /* between two beats */
@@ -68,10 +68,6 @@ typedef struct dp_fleet_node {
     int is_suspected;          /* a rank on another node gave one of its ranks up */
     int kernel_answered;       /* of a silent one: it still confirmed what this side sent */
     int has_files;             /* they have all come */
-    /* --check */
-    int has_card, has_survey;
-    dp_reach_card_t card;
-    dp_reach_survey_t survey;
     /* clock */
     int bursts; /* quick rounds still to come */
     uint64_t window_ns;
@@ -119,7 +115,6 @@ struct dp_fleet {
     /* files */
     const char *run_dir;
     int file_count; /* that have come */
-    int only_looks; /* --check */
 };
 
 /* ---- fleet.c -------------------------------------------------------------------------------- */
@@ -173,13 +168,5 @@ void dp_fleet_input_close(dp_fleet_t *fleet);
 
 void dp_fleet_file(dp_fleet_node_t *node, dp_reader_t *fields);
 void dp_fleet_clock(dp_fleet_node_t *node, uint64_t sent_ns, uint64_t theirs_ns);
-
-/* ---- fleet_reach.c -------------------------------------------------------------------------- */
-
-void dp_fleet_card(dp_fleet_node_t *node, dp_reader_t *fields);
-void dp_fleet_survey(dp_fleet_node_t *node, dp_reader_t *fields);
-/* Has all nodes try each other, and prints what a user must know of it. Runs the event loop
- * meanwhile. Returns the number of things to put right. */
-int dp_fleet_reach(dp_fleet_t *fleet, FILE *out);
 
 #endif

@@ -116,9 +116,8 @@ static void start_shell(dp_fleet_node_t *node)
     if (command != NULL && node->is_here) {
         status = dp_shell_command_here(command, fleet->nodes->program, &error);
     } else if (command != NULL) {
-        status =
-            dp_shell_command_ssh(command, fleet->command->config.ssh, node->host->name,
-                                 fleet->nodes->program, node->is_plain, &error);
+        status = dp_shell_command_ssh(command, fleet->command->config.ssh, node->host->name,
+                                      fleet->nodes->program, node->is_plain, &error);
     }
     node->stage = DP_FLEET_STARTING;
     node->tries++;
@@ -222,7 +221,7 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
                                .stdin_rank = command->stdin_rank,
                                .binds_cores = command->binds_cores,
                                .shares_gpu = command->shares_gpu,
-                               .only_looks = fleet->only_looks,
+                               .is_check = command->action == DP_ACTION_CHECK,
                                .secret = fleet->ticket.secret,
                                .argv = command->argv,
                                .variables = fleet->nodes->variables,
@@ -242,7 +241,6 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
                 strlen(strchr(start.first_host, '@')));
     }
     snprintf(start.directory, sizeof(start.directory), "%.1023s", fleet->nodes->directory);
-    snprintf(start.net_interface, sizeof(start.net_interface), "%s", command->config.net_interface);
     snprintf(start.job, sizeof(start.job), "%s", fleet->ticket.job);
     while (start.argv != NULL && start.argv[start.argc] != NULL)
         start.argc++;
@@ -318,12 +316,9 @@ static void send_go(dp_fleet_t *fleet)
     dp_write_u16(&writer, fleet->list[0].about.free_port);
     for (int i = 0; i < fleet->count; i++) {
         fleet->list[i].stage = DP_FLEET_RUNNING;
-        if (!fleet->only_looks) dp_fleet_node_send(&fleet->list[i], DP_REMOTE_GO, data, 2);
+        dp_fleet_node_send(&fleet->list[i], DP_REMOTE_GO, data, 2);
     }
     dp_fleet_input_start(fleet);
-    if (!fleet->only_looks) return;
-    fleet->is_over = 1;
-    fleet->events.gone(fleet->events.context, 0);
 }
 
 void dp_fleet_check_start(dp_fleet_t *fleet)
@@ -452,7 +447,6 @@ dp_status_t dp_fleet_create(struct event_base *base, const dp_fleet_start_t *sta
     fleet->events = start->events;
     fleet->ticket = *start->ticket;
     fleet->signals = start->signals;
-    fleet->only_looks = start->only_looks;
     fleet->input_fd = start->input_fd;
     fleet->start_ns = dp_now_ns();
     dp_random(fleet->secret.bytes, sizeof(fleet->secret.bytes));
@@ -520,7 +514,6 @@ void dp_fleet_destroy(dp_fleet_t *fleet)
         dp_link_close(node->link);
         dp_tunnel_destroy(node->tunnel);
         dp_shell_destroy(node->shell);
-        dp_reach_survey_free(&node->survey);
         if (node->retry != NULL) event_free(node->retry);
         free(node->points);
     }

@@ -146,11 +146,10 @@ uint8_t *dp_remote_start_write(const dp_remote_start_t *start, size_t *bytes)
     dp_write_u32(&writer, (uint32_t)start->stdin_rank);
     dp_write_u8(&writer, (uint8_t)start->binds_cores);
     dp_write_u8(&writer, (uint8_t)start->shares_gpu);
-    dp_write_u8(&writer, (uint8_t)start->only_looks);
+    dp_write_u8(&writer, (uint8_t)start->is_check);
     dp_write_text(&writer, start->node_name);
     dp_write_text(&writer, start->first_host);
     dp_write_text(&writer, start->directory);
-    dp_write_text(&writer, start->net_interface);
     dp_write_text(&writer, start->job);
     dp_write_bytes(&writer, start->secret.bytes, sizeof(start->secret.bytes));
     write_list(&writer, start->argv, start->argc);
@@ -195,11 +194,10 @@ int dp_remote_start_read(dp_reader_t *fields, dp_remote_start_t *start)
     start->stdin_rank = (int)dp_read_u32(fields);
     start->binds_cores = dp_read_u8(fields);
     start->shares_gpu = dp_read_u8(fields);
-    start->only_looks = dp_read_u8(fields);
+    start->is_check = dp_read_u8(fields);
     dp_read_text(fields, start->node_name, sizeof(start->node_name));
     dp_read_text(fields, start->first_host, sizeof(start->first_host));
     dp_read_text(fields, start->directory, sizeof(start->directory));
-    dp_read_text(fields, start->net_interface, sizeof(start->net_interface));
     dp_read_text(fields, start->job, sizeof(start->job));
     secret = dp_read_bytes(fields, sizeof(start->secret.bytes));
     if (secret != NULL) memcpy(start->secret.bytes, secret, sizeof(start->secret.bytes));

@@ -7,10 +7,6 @@
  *   ticket   before the link: through ssh's or srun's standard input, or from --meet and a file
  *   START    what to run; the station looks whether it can: ABOUT, or REFUSED
  *   GO       all nodes can: the ranks start
- *   CARD     --check: the addresses of the station's node (runtime/network/reach.h), which listens
- *            on nothing yet
- *   OPEN     all nodes' addresses; the station listens, and another CARD says where, with ports
- *   TRY      all nodes' ports; SURVEY says what the station reached
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
  *   DEAF     nothing comes from dprun any more. A link that loses packets in one direction looks to
@@ -29,7 +25,7 @@
 #include "launcher/dprun/channel.h"
 #include "runtime/base/kv.h"
 
-#define DP_REMOTE_VERSION 3
+#define DP_REMOTE_VERSION 4
 #define DP_REMOTE_CREDIT ((size_t)256 << 10)
 #define DP_REMOTE_PIECE ((size_t)64 << 10) /* largest piece of output, input or a file */
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
@@ -51,10 +47,7 @@ enum dp_remote_frame {
     DP_REMOTE_INPUT,       /* bytes for the rank that reads; none: the end */
     DP_REMOTE_MET,         /* all ranks have met: no more tunnels */
     DP_REMOTE_FETCH,
-    DP_REMOTE_BYE,  /* u32 exit code of the job */
-    DP_REMOTE_TRY,  /* u8 is_thorough, u32 milliseconds, u32 nodes, for each u16 bytes, card */
-    DP_REMOTE_OPEN, /* u8 1: listen on all addresses, 0: on those that lead to others; u32 nodes,
-                       cards */
+    DP_REMOTE_BYE, /* u32 exit code of the job */
     /* station to dprun */
     DP_REMOTE_ABOUT,       /* dp_remote_about_t */
     DP_REMOTE_REFUSED,     /* u32 exit code, text */
@@ -67,8 +60,6 @@ enum dp_remote_frame {
     DP_REMOTE_SIGNALLED, /* u32: a signal to the station */
     DP_REMOTE_MEMORY, /* 8 x u64: dp_memory_sight_t before and after, ahead of a failed rank's end
                        */
-    DP_REMOTE_CARD,   /* dp_reach_card_t */
-    DP_REMOTE_SURVEY, /* dp_reach_survey_t */
     DP_REMOTE_DEAF,   /* no packet has come from dprun for DP_REMOTE_DEAF_NS */
     /* both */
     DP_REMOTE_TUNNEL_OPEN = 64, /* u32 number; by the station */
@@ -110,12 +101,11 @@ typedef struct dp_remote_start {
     int first_rank, local_size, size;
     int stdin_rank; /* of the job; -1: none */
     int binds_cores, shares_gpu;
-    int only_looks;         /* --check: nothing is to be started */
-    char node_name[256];    /* as the user wrote it */
-    char first_host[256];   /* that of node 0, for MASTER_ADDR */
-    char directory[1024];   /* "": where the station is */
-    char net_interface[64]; /* --check: the one that may be used; "": all */
-    char job[64];           /* of the rendezvous' ticket, with its secret */
+    int is_check;         /* ABOUT has the version of UCX */
+    char node_name[256];  /* as the user wrote it */
+    char first_host[256]; /* that of node 0, for MASTER_ADDR */
+    char directory[1024]; /* "": where the station is */
+    char job[64];         /* of the rendezvous' ticket, with its secret */
     dp_secret_t secret;
     int argc;
     char **argv; /* [argc] and a NULL */

@@ -75,8 +75,6 @@ static void serve_start(dp_station_t *station, dp_reader_t *fields)
     dp_writer_init(&writer, data, sizeof(data));
     dp_remote_about_write(&writer, &about);
     if (!writer.failed) dp_station_send(station, DP_REMOTE_ABOUT, data, writer.bytes);
-    if (station->start.only_looks && dp_station_reach_open(station, &error) != DP_OK)
-        dp_station_refuse(station, 1, error.text);
 }
 
 static void serve_go(dp_station_t *station, dp_reader_t *fields)
@@ -166,12 +164,6 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
         break;
     case DP_REMOTE_BYE:
         dp_station_end(station, (int)dp_read_u32(fields));
-        break;
-    case DP_REMOTE_TRY:
-        dp_station_reach_try(station, fields);
-        break;
-    case DP_REMOTE_OPEN:
-        dp_station_reach_listen(station, fields);
         break;
     case DP_REMOTE_TUNNEL_DATA:
     case DP_REMOTE_TUNNEL_CLOSE:
@@ -357,7 +349,6 @@ static void close_station(dp_station_t *station)
     dp_link_close(station->link);
     dp_station_dial_done(station, NULL);
     dp_station_files_free(station);
-    dp_station_reach_close(station);
     if (station->deaf_timer != NULL) event_free(station->deaf_timer);
     if (station->on_lifeline != NULL) event_free(station->on_lifeline);
     if (station->on_signal != NULL) event_free(station->on_signal);

@@ -1,9 +1,8 @@
 /*
  * station_internal.h - what the parts of a station share: station.c (the link to dprun, its lease),
  * station_dial.c (finds dprun), station_job.c (the agent below, output and input of its ranks),
- * station_files.c (the run directory, at the end), station_deaf.c (nothing comes from dprun),
- * station_reach.c (--check: the network to other nodes). One event loop, one thread;
- * station_dial.c adds one while it looks a name up, station_reach.c two for as long as it listens.
+ * station_files.c (the run directory, at the end), station_deaf.c (nothing comes from dprun). One
+ * event loop, one thread; station_dial.c adds one while it looks a name up.
  */
 #ifndef DP_LAUNCHER_STATION_INTERNAL_H
 #define DP_LAUNCHER_STATION_INTERNAL_H
@@ -89,8 +88,6 @@ struct dp_station {
     dp_memory_sight_t before;
     /* station_files.c */
     struct dp_station_files *files;
-    /* station_reach.c */
-    struct dp_station_reach *reach;
 };
 
 /* ---- station.c ------------------------------------------------------------------------------ */
@@ -135,13 +132,5 @@ typedef enum dp_station_deaf {
 
 /* Once per beat, and after rest_ns (0: at the next beat). */
 dp_station_deaf_t dp_station_deaf_look(dp_station_t *station, uint64_t now_ns, uint64_t *rest_ns);
-
-/* ---- station_reach.c ------------------------------------------------------------------------ */
-
-/* Listens for other nodes, and says where: CARD. */
-dp_status_t dp_station_reach_open(dp_station_t *station, dp_error_t *error);
-void dp_station_reach_listen(dp_station_t *station, dp_reader_t *fields);
-void dp_station_reach_try(dp_station_t *station, dp_reader_t *fields);
-void dp_station_reach_close(dp_station_t *station);
 
 #endif

@@ -68,7 +68,6 @@ dp_status_t dp_station_prepare(dp_station_t *station, int *code, dp_error_t *err
         return dp_error_set(error, DP_ERR_MISMATCH, "dprun %s is there, %s started the job",
                             version, start->version);
     }
-    if (start->only_looks) return DP_OK;
     for (size_t i = 0; i < DP_ARRAY_LEN(foreign_variables); i++) {
         unsetenv(foreign_variables[i]);
     }
@@ -487,5 +486,5 @@ void dp_station_about(const dp_station_t *station, dp_remote_about_t *about)
              DP_VERSION_PATCH);
     about->free_port = station->start.node == 0 ? dp_look_for_port() : 0;
     dp_look_at_node(about);
-    if (station->start.only_looks) (void)dp_look_for_ucx(about->ucx, sizeof(about->ucx));
+    if (station->start.is_check) (void)dp_look_for_ucx(about->ucx, sizeof(about->ucx));
 }

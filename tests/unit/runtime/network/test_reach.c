@@ -571,31 +571,6 @@ static void reach_waits_for_no_silent_address_once_all_partners_are_known(void *
     dp_reach_close(nodes[1]);
 }
 
-static void reach_that_is_stopped_waits_for_nobody(void **state)
-{
-    dp_error_t error = {DP_OK, ""};
-    dp_secret_t secret;
-    dp_reach_card_t cards[2] = {{0}};
-    dp_reach_t *node;
-    dp_reach_survey_t survey;
-    int silent;
-
-    (void)state;
-    dp_random(&secret, sizeof(secret));
-    node = open_node(&secret, 0);
-    cards[1] = *dp_reach_own_card(node);
-    cards[1].count = 1;
-    silent = open_silent(&cards[1].ports[0]);
-    dp_reach_stop(node);
-    assert_int_equal(dp_reach_try(node, cards, 2, DP_REACH_ALL, 8, 1, dp_now_ns() + 3600 * SECOND,
-                                  &survey, &error),
-                     DP_OK);
-    assert_int_equal(survey.tries[0].how[0], DP_REACH_SILENT);
-    dp_reach_survey_free(&survey);
-    close(silent);
-    dp_reach_close(node);
-}
-
 static void reach_answers_while_many_strangers_stay(void **state)
 {
     dp_secret_t secret;
@@ -645,7 +620,6 @@ int main(void)
         cmocka_unit_test(reach_source_of_loopback_is_loopback),
         cmocka_unit_test(reach_finds_the_right_node_and_no_other),
         cmocka_unit_test(reach_waits_for_no_silent_address_once_all_partners_are_known),
-        cmocka_unit_test(reach_that_is_stopped_waits_for_nobody),
         cmocka_unit_test(reach_answers_while_many_strangers_stay),
     };
 
