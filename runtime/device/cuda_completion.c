@@ -21,7 +21,8 @@
 #include "runtime/base/thread.h"
 
 #define BASE_LIFE_NS 1000000000u
-#define BASE_TRIES 3
+#define BASE_TRIES 8
+#define BASE_PRECISION_NS 30000u /* of the first try; each later one may have twice the error */
 #define BASE_PATIENCE_NS 200000u /* a hundred times what an idle stream takes */
 
 /* ---- Items ---------------------------------------------------------------------------------- */
@@ -108,10 +109,29 @@ dp_status_t dp_cuda_call(dp_stream_t *stream, dp_work_size_t size, dp_work_fn fn
 
 /* ---- Stamps --------------------------------------------------------------------------------- */
 
-/* Records an event on the idle clock stream and polls until it is reached; the host's time is right
- * to within half of that. The stream may share a queue of the hardware with one that waits for the
- * program, so the wait is bounded: a base that is not reached soon is tried again later. */
-static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, uint64_t patience_ns)
+/* When the new base was reached: between begin_ns and end_ns by the host's clock. Within those
+ * bounds the device's own time since the old base decides, so stamps that count from either base
+ * are in the order in which they were reached, however late a busy host saw the event. */
+static uint64_t moment_of(const cuda_base_t *base, const cuda_base_t *old, uint64_t begin_ns,
+                          uint64_t end_ns)
+{
+    uint64_t ns = begin_ns + (end_ns - begin_ns) / 2;
+    float ms = 0.0f;
+
+    if (old == NULL || old->ns == 0) return ns;
+    if (cudaEventElapsedTime(&ms, old->event, base->event) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ns;
+    }
+    ns = old->ns + (uint64_t)(int64_t)((double)ms * 1e6);
+    return dp_min(dp_max(ns, begin_ns), end_ns);
+}
+
+/* Records an event on the idle clock stream and polls until it is reached. old: the base in use,
+ * or NULL. The stream may share a queue of the hardware with one that waits for the program, so the
+ * wait is bounded: a base that is not reached soon is tried again later. */
+static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, const cuda_base_t *old,
+                             uint64_t patience_ns)
 {
     for (int i = 0; i < BASE_TRIES; i++) {
         const uint64_t begin_ns = dp_now_ns();
@@ -127,15 +147,15 @@ static dp_status_t mark_base(cuda_device_t *device, cuda_base_t *base, uint64_t 
         if (status != DP_OK || code == cudaErrorNotReady) return status;
         status = DP_CUDA(device, code);
         if (status != DP_OK) return status;
-        base->ns = begin_ns + wait_ns / 2;
-        if (wait_ns < 30000) return DP_OK; /* precise enough; the event holds the last record */
+        base->ns = moment_of(base, old, begin_ns, begin_ns + wait_ns);
+        if (wait_ns < (uint64_t)BASE_PRECISION_NS << i) break; /* the event holds the last record */
     }
     return DP_OK;
 }
 
 dp_status_t dp_cuda_clock_start(cuda_device_t *device)
 {
-    return mark_base(device, &device->bases[0], 5000 * (uint64_t)BASE_PATIENCE_NS);
+    return mark_base(device, &device->bases[0], NULL, 5000 * (uint64_t)BASE_PATIENCE_NS);
 }
 
 /* Chooses the base of a new stamp. Of two bases one is in use; the other is renewed each second,
@@ -153,7 +173,8 @@ static dp_status_t choose_base(cuda_device_t *device, unsigned *index)
     pthread_mutex_unlock(&device->lock);
     if (is_free && now_ns - since_ns > BASE_LIFE_NS) {
         device->base_tried_ns = now_ns;
-        status = mark_base(device, &device->bases[other], BASE_PATIENCE_NS);
+        status = mark_base(device, &device->bases[other], &device->bases[device->base_now],
+                           BASE_PATIENCE_NS);
         if (device->bases[other].ns != 0) device->base_now = other;
     }
     *index = device->base_now;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/gpu/double/simt.h"
 
@@ -39,6 +40,7 @@ extern "C" void cuda_double_reset(void)
     rt.fail_call = NULL;
     rt.broken = cudaSuccess;
     rt.jitter = 0;
+    rt.slow_us = 0;
     rt.clock_ms = 0.0;
     rt.calls = 0;
     memset(rt.is_active, 0, sizeof(rt.is_active));
@@ -79,6 +81,11 @@ extern "C" void cuda_double_set_jitter(unsigned seed)
     guard_t guard(rt.lock);
 
     rt.jitter = seed;
+}
+
+extern "C" void cuda_double_slow_queries(long us)
+{
+    rt.slow_us = us;
 }
 
 extern "C" void cuda_double_set_clock(double ms)
@@ -486,6 +493,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
 /* Polls do not count as calls: their number is chance. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    const long slow_us = rt.slow_us.load();
+
+    if (slow_us > 0) usleep((useconds_t)slow_us);
     guard_t guard(rt.lock);
     const std::shared_ptr<event_state_t> state = event->state;
     const bool may_ask = rt.captured == NULL || is_relaxed;

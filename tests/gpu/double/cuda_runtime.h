@@ -26,6 +26,8 @@ void cuda_double_fail(const char *call, int nth, int error);
 void cuda_double_break(int error);
 /* Streams rest for random times between pieces of work; 0: not. */
 void cuda_double_set_jitter(unsigned seed);
+/* A query of an event looks after this time, as on a host whose cores are taken. */
+void cuda_double_slow_queries(long us);
 /* The devices' clock, which events record, stands at this many milliseconds; 0: it is the host's.
  */
 void cuda_double_set_clock(double ms);

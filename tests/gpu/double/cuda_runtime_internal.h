@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -79,6 +80,7 @@ typedef struct runtime {
     int fail_nth;
     cudaError_t fail_error, broken;
     unsigned jitter;
+    std::atomic<long> slow_us{0};
     double clock_ms; /* what events record; 0: the host's clock */
 } runtime_t;
 

@@ -378,6 +378,31 @@ static void a_stamp_waits_for_no_stream(void **unused)
     end(&f);
 }
 
+/* Stamps one behind the other while three bases follow one another, of which the second one is seen
+ * late: a base lives for a second. */
+static void stamps_of_two_bases_are_in_order(void **unused)
+{
+    enum { burst = 16 };
+    fixture_t f;
+    uint64_t stamps[burst], last = 0, now_ns = 0;
+    const uint64_t begin_ns = dp_now_ns();
+
+    (void)unused;
+    begin(&f);
+    while (now_ns < 2400000000u) {
+        now_ns = dp_now_ns() - begin_ns;
+        cuda_double_slow_queries(now_ns > 900000000u && now_ns < 1200000000u ? 130 : 0);
+        for (int i = 0; i < burst; i++)
+            assert_int_equal(f.ops->stamp(f.stream[0], &stamps[i]), DP_OK);
+        f.ops->drain(f.device);
+        for (int i = 0; i < burst; i++) {
+            assert_true(stamps[i] >= last);
+            last = stamps[i];
+        }
+    }
+    end(&f);
+}
+
 /* ---- Which GPU, which memory ---------------------------------------------------------------- */
 
 static void the_program_chooses_else_the_local_rank(void **unused)
@@ -741,6 +766,7 @@ int main(void)
         cmocka_unit_test(a_fill_is_what_changes_nothing),
         cmocka_unit_test(stamps_are_times_of_the_hosts_clock),
         cmocka_unit_test(a_stamp_waits_for_no_stream),
+        cmocka_unit_test(stamps_of_two_bases_are_in_order),
         cmocka_unit_test(the_program_chooses_else_the_local_rank),
         cmocka_unit_test(pointers_and_streams_say_whose_they_are),
         cmocka_unit_test(a_thread_makes_no_context_elsewhere),
