@@ -21,7 +21,7 @@
  *     dp_gradients_destroy(gradients);
  *     dp_finalize(dp);
  *
- * Every call but the plainest questions returns a dp_status_t; dp_error_text() says why it failed.
+ * A call that can fail returns a dp_status_t; dp_error_text() says why it failed.
  */
 #ifndef DP_H
 #define DP_H
@@ -49,18 +49,19 @@ extern "C" {
 #define DP_API
 #endif
 
-typedef struct dp_context dp_context_t;     /* one rank of a world */
+typedef struct dp_context dp_context_t;     /* one rank of a world, which is all ranks of a job */
 typedef struct dp_group dp_group_t;         /* ranks that work together: the world, or some of it */
 typedef struct dp_handle dp_handle_t;       /* one operation in flight */
 typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
 
 /*
  * Rules of all calls, unless one says otherwise. Options are copied; NULL stands for the defaults.
- * Outputs are written on DP_OK only. Any thread may call, concurrently. NULL may be given back.
+ * Outputs are written on DP_OK only. Any thread may call, concurrently. Calls that free an object
+ * take NULL and do nothing.
  *
- * All that a program gets from a context goes with it in dp_finalize(): groups, handles, gradients,
- * shards, memory. No call may get such an object behind it, but for dp_gradients_destroy() and
- * dp_shards_destroy(), which do nothing for what is gone.
+ * dp_finalize() frees all that the program got from the context: groups, handles, gradients,
+ * shards, memory. Afterwards only dp_gradients_destroy() and dp_shards_destroy() may still be
+ * called on such an object; they do nothing.
  */
 
 /*
@@ -69,8 +70,8 @@ typedef struct dp_gradients dp_gradients_t; /* the gradients of one model */
  *  - Options smaller than the library's type: missing fields have their defaults. Larger: accepted
  *    where all bytes that the library does not know are zero, else DP_ERR_INVALID.
  *  - Results and statistics are written up to the program's size. The rest stays as it was.
- * A later version adds fields at the end only, never into padding, and a zero field keeps the
- * behaviour of before. A size that no version can have (below 8, not a multiple of 8, beyond 4096:
+ * A later version adds fields at the end only, never into padding; a new field that is zero changes
+ * nothing. A size that no version can have (below 8, not a multiple of 8, beyond 4096:
  * a struct that was not initialised) is DP_ERR_INVALID.
  * Structs that are passed as arrays have no size and never change: what a later version wants to
  * know of each element comes as one more array in the options of the call.
@@ -94,7 +95,7 @@ typedef enum dp_status {
     DP_ERR_PENDING,     /* dp_test(): the operation is not complete yet */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
-    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on; or its own time limit is over */
+    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on; or its own limit is over */
     DP_ERR_MISMATCH,    /* ranks disagree: about this tensor alone, or (ordered groups) the end */
     DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; nothing was written */
     DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
@@ -150,11 +151,11 @@ typedef enum dp_wire {
 } dp_wire_t;
 
 /*
- * Time limits. The `timeout` in options is in seconds; 0: none, so that DP_STALL_LIMIT ends the
- * world. Where a rank has not come to the operation when the limit of another is over, it fails
- * with DP_ERR_TIMEOUT on all of them, also on those that come later, and the text names the ranks
- * that were missing. The world lives, and the same call may be made again. A `seconds` argument
- * limits the wait of one thread, and the operation goes on. DP_FINALIZE_LIMIT is dp_finalize()'s.
+ * Time limits. The `timeout` in options is in seconds; 0: none, and the world ends (all operations
+ * fail on all ranks) after DP_STALL_LIMIT. If a rank has not submitted the operation when another
+ * one's limit is over, it fails with DP_ERR_TIMEOUT on all ranks, also on those that submit it
+ * later; the text names the missing ranks. The world goes on; the call may be repeated. A `seconds`
+ * argument limits the wait of one thread: the operation goes on. dp_finalize(): DP_FINALIZE_LIMIT.
  */
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -180,16 +181,16 @@ typedef enum dp_wire {
  * same memory (all from dp_alloc(), or none) in the same order, and wait for them at the same
  * places: submissions to the group are gathered into one launch until DP_FUSION_BYTES are there,
  * one has launch_now in its options, or the program waits for one of them (dp_wait, dp_test,
- * dp_stream_wait, dp_wait_all, dp_barrier of the group, dp_finalize). No wait in another group
- * launches them. A difference between ranks ends the world with DP_ERR_MISMATCH and a text that
+ * dp_stream_wait, dp_wait_all, dp_barrier of the group, dp_finalize). A wait in another group does
+ * not launch them. A difference between ranks ends the world with DP_ERR_MISMATCH and a text that
  * says where, after a few DP_HEARTBEATs at the latest; a rank that finalizes early ends it with
- * DP_ERR_LEFT. dp_join is DP_ERR_UNSUPPORTED; barriers and groups are agreed on as ever, and sends
- * go past the order. A tensor that travels as fp16 is DP_ERR_BUSY until its last use is over. Names
- * may be NULL: the next operation in the group's order.
+ * DP_ERR_LEFT. dp_join is DP_ERR_UNSUPPORTED; barriers, and making and ending groups, are still
+ * negotiated; sends are not part of the order. Submitting a tensor that travels as fp16 is
+ * DP_ERR_BUSY until its last use is over. Names may be NULL: the next operation in the order.
  *
  * Operations of different groups do not wait for each other. Only where one rank is in more than
- * four ordered groups (an ordered world counts twice) do some share a lane; these must be used in
- * one order on all their ranks.
+ * four ordered groups (an ordered world counts twice) do some share a queue; their ranks must then
+ * all use these groups in one order.
  */
 typedef enum dp_order {
     DP_ORDER_DEFAULT = 0, /* the setting DP_ORDER, or negotiated */
@@ -200,8 +201,8 @@ typedef enum dp_order {
 /*
  * A key-value store that the ranks of one world share, such as torch.distributed's: dp_init() finds
  * the other ranks through it. The secret of the world is among the values, so the store is for its
- * ranks alone. Worlds may use one store one after the other, with the same keys; worlds side by
- * side want prefixes of their own, which put and get add. Both are called on the thread of
+ * ranks alone. Worlds may use one store one after the other, with the same keys; for worlds at the
+ * same time put and get add a prefix of each world's own. Both are called on the thread of
  * dp_init(), never after it. They return 0, or something else for a failure. A put replaces an
  * earlier value.
  */
@@ -267,8 +268,8 @@ DP_API dp_status_t dp_finalize(dp_context_t *context);
 /**
  * Fails every operation on every rank with one reason, naming this rank. The context can then
  * only be finalized; the process lives on. Does not block. For a rank that cannot take part any
- * more, as after a call that failed on this rank alone (DP_ERR_INVALID, DP_ERR_NO_MEMORY): the
- * others would wait for it until DP_STALL_LIMIT.
+ * more, as after a call that failed on this rank alone (DP_ERR_INVALID, DP_ERR_NO_MEMORY): without
+ * it the others wait until DP_STALL_LIMIT.
  *
  * @param reason a line for people; copied; NULL: none given
  */
@@ -368,7 +369,7 @@ DP_API dp_status_t dp_gradients_create(dp_context_t *context, const dp_gradient_
  *
  * @param stream the device stream that produces it; NULL for host memory
  * @return DP_OK, DP_ERR_INVALID, DP_ERR_ORDER (ready more often than accumulation_steps), ...
- * Threads: one at a time per object. Blocks on other ranks behind dp_gradients_sync_on() alone.
+ * Threads: one at a time per object. Waits for other ranks only after dp_gradients_sync_on().
  */
 DP_API dp_status_t dp_gradients_ready(dp_gradients_t *gradients, size_t index, void *stream);
 
@@ -408,10 +409,10 @@ typedef struct dp_device_result {
  *     adamw<<<..., stream>>>(weights, gradient, result.skip, result.clip_coef);
  *                                                       // its kernel begins: if (*skip) return;
  *
- * *skip is 1 before the stream moves on wherever a gradient is not the whole average: after an
- * overflow, an abort or a rank's death, on every rank that is left. So a queued optimizer never
- * uses a half-reduced gradient. The next ready() of a tensor comes from a stream that is behind the
- * optimizer, as its gradient does. With a loss scale, and with DP_WIRE_FP16 under DP_ORDER_PROGRAM,
+ * Where a gradient is not the whole average (after an overflow, an abort or a rank's death), *skip
+ * is 1 on every rank that is left, before the stream moves on. So a queued optimizer never uses a
+ * half-reduced gradient. The next backward pass, and the stream that is given to its ready(), must
+ * come behind the optimizer. With a loss scale, and with DP_WIRE_FP16 under DP_ORDER_PROGRAM,
  * the first ready() of the next step blocks until this sync is over on the device, as the scales
  * depend on what it found.
  *
@@ -422,8 +423,8 @@ typedef struct dp_device_result {
  * @param stream where the optimizer runs; a GPU's own (the legacy default stream is
  *               cudaStreamLegacy); not used without a GPU
  * @param result written unless DP_ERR_INVALID; may be NULL
- * @return as dp_gradients_sync(), for what is known when it returns: a failure behind that sets
- *         *skip, and the next call on this context reports it. DP_ERR_UNSUPPORTED: no stream of
+ * @return as dp_gradients_sync(), for what is known when it returns: a later failure sets *skip,
+ *         and the next call on this context reports it. DP_ERR_UNSUPPORTED: no stream of
  *         this context's GPU. After a failure *skip is 1 as well
  */
 DP_API dp_status_t dp_gradients_sync_on(dp_gradients_t *gradients, void *stream,
@@ -458,9 +459,9 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
 
 /*
  * dp_shards_*() trains a model of which no rank needs to keep all. Its parameters are a list of
- * units, as a rule one for each layer. Of each unit every rank has a row: it updates the row's
- * weights with the row's averaged gradients, and keeps the optimizer's state of the row alone. What
- * else a rank keeps depends on the stage:
+ * units, as a rule one for each layer. A unit is divided into one row for each rank. A rank updates
+ * its row's weights with the row's averaged gradients, and keeps the optimizer's state of this row
+ * only. The stage says what else it keeps:
  *
  *     stage                weights           gradients         optimizer's state   also called
  *     DP_SHARD_NONE        all               all               all                 data parallel
@@ -469,10 +470,10 @@ DP_API void dp_gradients_destroy(dp_gradients_t *gradients);
  *     DP_SHARD_WEIGHTS     rows and slots    rows and slots    rows                ZeRO-3, FSDP
  *
  * The object owns the memory of weights and gradients; the optimizer's state is the program's. A
- * slot is memory for the whole of one unit, in which units of equal size take turns. Where all
- * ranks that share rows out are of one node, and on CPUs, none copies another's weights: each sees
- * the others' rows where they lie, in all stages but DP_SHARD_NONE (DP_SHARED_WEIGHTS). Then a
- * gather only says that the row is new. One loop serves all stages:
+ * slot is memory for the whole of one unit, in which units of equal size take turns. On CPUs, if
+ * all ranks of the group are on one node, no rank copies another's weights: each reads the others'
+ * rows where they lie, in all stages but DP_SHARD_NONE (DP_SHARED_WEIGHTS). Then a gather only says
+ * that the row is new. One loop serves all stages:
  *
  *     for (each unit u, in forward's order) {
  *         dp_shards_gather(shards, u + 1, stream);              // ahead of use
@@ -598,13 +599,13 @@ DP_API dp_status_t dp_shards_load(dp_shards_t *shards, size_t u, const void *ful
 
 /**
  * Starts the gather of unit u's weights out of the ranks' rows: after the row was updated, or
- * ahead of use. A hint: dp_shards_wait() starts it where it is missing. Does nothing where the
- * weights are there already (no sync without skip, no dp_shards_changed() since the last gather)
- * and, under DP_SHARD_WEIGHTS, where options->prefetch gathers are in flight or the slots are in
- * use. The row's weights must not be written until dp_shards_wait() has returned.
+ * ahead of use. A hint: without it dp_shards_wait() starts the gather. Does nothing if the weights
+ * are there already (since the last gather every sync was skipped, and dp_shards_changed() was not
+ * called) and, under DP_SHARD_WEIGHTS, if options->prefetch gathers are in flight or the slots are
+ * in use. The row's weights must not be written until dp_shards_wait() has returned.
  *
- * @param stream where the row was updated, and the last use of released weights is queued; NULL for
- *               host memory
+ * @param stream on which the row was updated, and the last use of released weights is queued; NULL
+ *               for host memory
  * Never blocks on another rank.
  */
 DP_API dp_status_t dp_shards_gather(dp_shards_t *shards, size_t u, void *stream);
@@ -627,8 +628,8 @@ DP_API dp_status_t dp_shards_wait(dp_shards_t *shards, size_t u, void *stream,
 DP_API dp_status_t dp_shards_release(dp_shards_t *shards, size_t u);
 
 /* Says that the program has written its row of unit u outside of a step: the next gather or wait
- * fetches all rows anew. Before the first gather this is not needed. All ranks call it. No rank
- * writes its row while another one uses the unit's weights: a barrier before, or a step's sync. */
+ * fetches all rows anew. Before the first gather this is not needed. All ranks call it. No rank may
+ * write its row while another one uses the unit's weights: a barrier or a sync comes first. */
 DP_API dp_status_t dp_shards_changed(dp_shards_t *shards, size_t u);
 
 /**
@@ -663,13 +664,13 @@ DP_API dp_status_t dp_shards_ready(dp_shards_t *shards, size_t u, void *stream);
  * Waits until every row's gradients are averages: the sum over all ranks, divided by their number,
  * by accumulation_steps and by the loss scale. Otherwise as dp_gradients_sync().
  *
- * Figures are of the whole model, and equal on all ranks and in all stages.
+ * The result is that of the whole model, and equal on all ranks and in all stages.
  */
 DP_API dp_status_t dp_shards_sync(dp_shards_t *shards, dp_gradients_result_t *result);
 
 /* dp_shards_sync() without waiting for a GPU, as dp_gradients_sync_on(): the optimizer on the
- * stream reads the result, and begins by *skip. The units' next gathers come from a stream behind
- * it. The pointers stay the same until dp_shards_destroy(). */
+ * stream reads the result, *skip first. The stream of the units' next gathers must come behind it.
+ * The pointers stay the same until dp_shards_destroy(). */
 DP_API dp_status_t dp_shards_sync_on(dp_shards_t *shards, void *stream, dp_device_result_t *result);
 
 /* How much the object has taken from dp_alloc(). */
@@ -693,9 +694,9 @@ DP_API void dp_shards_destroy(dp_shards_t *shards);
 
 /* ---- Collectives ---------------------------------------------------------------------------- */
 
-/* Gives memory for `count` elements that came, or NULL if count is 0; the counts of the call are
- * written. Called once, on a thread of the library, which waits: it must not call this context.
- * NULL for want of memory ends the world with DP_ERR_NO_MEMORY. */
+/* The program's function that returns memory for an output of `count` elements, or NULL if count is
+ * 0; the counts of the call are written by then. Called once, on a thread of the library, which
+ * waits: it must not call this context. NULL for want of memory ends the world (_NO_MEMORY). */
 typedef void *(*dp_output_fn)(void *user, size_t count);
 
 /* Options of one operation; copied. */
@@ -706,15 +707,15 @@ typedef struct dp_options {
     double prescale;    /* multiplies each element before the reduction; floats only, else 1 */
     double postscale;   /* multiplies the result; floats only, else 1 */
     int count_joined;   /* 1: an average divides by the group's size even where ranks have joined */
-    int launch_now;     /* 1: not held back so that others can join it. Under DP_ORDER_PROGRAM it is
+    int launch_now;     /* 1: does not wait for others to join it. Under DP_ORDER_PROGRAM it is
                            launched at once, with what was submitted to the group before it, and
                            all ranks of the group must give the same */
     void *stream;       /* the device stream that produces the data; NULL for host memory */
     uint64_t tag;       /* compared between ranks, as counts are: anything that must be equal, such
                            as a digest of the shape; 0: none */
     uint64_t cookie;    /* not 0: dp_completions_read() gives it out when the operation is over */
-    dp_output_fn output; /* calls with a capacity, host memory: asked for out when the counts are
-                            known. Their out is NULL then, their capacity 0 */
+    dp_output_fn output; /* calls with a capacity, host memory: called for the memory of out when
+                            the counts are known. The call's out is NULL then, its capacity 0 */
     void *user;          /* output's */
     int priority;        /* among operations that could be launched at the same moment, higher
                             first; equal ones keep their order. The largest that a rank gives
@@ -764,10 +765,8 @@ typedef struct dp_tensor {
     dp_dtype_t dtype;
 } dp_tensor_t;
 
-/*
- * All that follows is as dp_allreduce(), but for what it says. A root is a rank of the group, the
- * same on every rank. Memory that only the root reads or writes may be NULL elsewhere.
- */
+/* All that follows is as dp_allreduce(), but for what it says. A root is a rank of the group, the
+ * same on every rank. Memory that only the root reads or writes may be NULL elsewhere. */
 
 /* Reduces several tensors as one operation: all complete, or all fail with one status. name: of the
  * whole operation. tensors: [count], 1 to DP_GROUPED_MAX, the same list on every rank; copied. The
@@ -880,11 +879,12 @@ DP_API dp_status_t dp_grouped_reduce_scatter(dp_group_t *group, const char *name
 
 /**
  * Sends a tensor to one rank of the group, which receives it under the same name with dp_recv().
- * One pair of ranks is one tensor: the same name may be in flight between other pairs. In an
- * ordered group, on CPUs and within a node (else DP_ERR_UNSUPPORTED), the n-th message to a rank is
- * the n-th that it receives from this one. Above 8 KiB a send is over when the receiver has it:
- * post receives before you wait for it. One that differs in name, type or tag (DP_ERR_MISMATCH),
- * does not fit, or whose rank finalized (DP_ERR_LEFT) fails alone; up to 8 KiB, on the receiver.
+ * Names are compared within a pair of ranks: other pairs may use the same one at the same time. In
+ * an ordered group, on CPUs and within a node (else DP_ERR_UNSUPPORTED), the n-th message to a rank
+ * is the n-th that it receives from this one. Above 8 KiB a send ends when the receiver has it, so
+ * post receives before you wait for it. A message whose sides differ in name, type or tag (then
+ * DP_ERR_MISMATCH), that does not fit, or whose rank finalized (DP_ERR_LEFT) fails alone; the world
+ * goes on. One of up to 8 KiB fails on the receiver only.
  *
  * @param to a rank of the group other than this one
  * Otherwise as dp_allreduce(). The other ranks take no part.
@@ -928,11 +928,11 @@ typedef struct dp_result {
 /**
  * Waits for an operation and, when it is over, releases the handle.
  *
- * A handle that dp_wait() or dp_release() has given back is DP_ERR_INVALID here, in dp_test() and
- * in dp_stream_wait(), and nothing to dp_release(), until a later submission returns the same
- * pointer. After dp_finalize() there are no handles.
+ * Once dp_wait() or dp_release() has given a handle back, dp_wait(), dp_test() and dp_stream_wait()
+ * return DP_ERR_INVALID for it and dp_release() does nothing, until a later submission returns the
+ * same pointer. After dp_finalize() there are no handles.
  *
- * @param handle  from a submission; gone when the answer is how the operation ended
+ * @param handle  from a submission; given back when this returns the operation's status
  * @param seconds at most; negative: for ever; 0: only look; not a number: DP_ERR_INVALID
  * @param result  may be NULL; written when the operation is over
  * @return the operation's status, or DP_ERR_TIMEOUT without a result->text: the operation goes on
@@ -971,7 +971,7 @@ DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
 /*
  * Waiting for many operations in one place, as event loops and futures want it. An operation that
  * was submitted with a cookie is on the context's list once it is over, whether it failed or not.
- * Under DP_ORDER_PROGRAM set launch_now too, as no wait brings the launch about.
+ * Under DP_ORDER_PROGRAM set launch_now too, as there is no wait that would launch it.
  */
 
 /* Gives a descriptor that is readable (poll, epoll, asyncio) while the list is not empty. Do not
@@ -996,8 +996,8 @@ typedef struct dp_group_options {
  * ranks listed, which must list the same set under the same name; others may call it too and get
  * NULL at once. A group's ranks are numbered 0 .. count-1 by ascending rank of the world.
  *
- * Groups may overlap in any way. Operations on whose order the ranks agree follow one order, and
- * ordered groups have lanes of their own, so they cannot deadlock (dp_order_t).
+ * Groups may overlap in any way. Negotiated operations of all groups follow one order, and ordered
+ * groups have queues of their own, so overlapping groups cannot deadlock (dp_order_t).
  * Tensor names belong to a group. Ranks outside take no part in its operations.
  *
  * @param name    1 to DP_GROUP_NAME_MAX bytes, for texts and the timeline; copied. Disjoint groups
@@ -1028,9 +1028,9 @@ DP_API dp_status_t dp_group_split(dp_group_t *parent, const char *name, int colo
                                   const dp_group_options_t *options, dp_group_t **group);
 
 /**
- * Makes the groups of a mesh: the world as a box of n axes, in which rank r is at the place that
- * counting up to r with the last axis fastest comes to. groups[i] gets the ranks that differ from
- * this one along axis i alone, numbered by their place on it. Collective over the world.
+ * Makes the groups of a mesh: the ranks of the world fill a box of n axes as elements fill a C
+ * array, the last axis fastest. groups[i] gets the ranks that differ from this one along axis i
+ * alone, numbered by their place on it. Collective over the world.
  *
  * @param dims    [n] ranks along each axis, 1 or more; their product is dp_size()
  * @param names   [n] of the groups, as in dp_group_create(), each another
@@ -1109,11 +1109,11 @@ DP_API void dp_span_end(dp_context_t *context);
 
 /**
  * Marks the program's work on a device's stream for the timeline: from when the stream comes to the
- * first mark until it comes to the second. The report takes such spans for the device's computing,
- * and sees which reductions run under them.
+ * first mark until it comes to the second. `dptrace report` counts such spans as compute time, and
+ * shows which reductions run at the same time.
  *
  * Spans of a stream nest. Waits of the stream for operations inside a span (dp_stream_wait()) are
- * recorded by themselves and are no computing. No call waits for the device.
+ * recorded by themselves and do not count as compute. No call waits for the device.
  *
  * @param name   copied, once per distinct text
  * @param stream as in dp_options_t; NULL, a stream that captures a graph, or a context without a
@@ -1138,7 +1138,7 @@ typedef struct dp_stats {
     uint64_t control_sent;  /* negotiation messages, without heartbeats */
     uint64_t control_received;
     uint64_t wait_ns;     /* this program's threads were blocked in dp_wait() and its kin */
-    uint64_t skew_ns;     /* of that, until the ranks agreed, then while the engine awaited one */
+    uint64_t skew_ns;     /* of that, until all ranks agreed, and while the engine awaited one */
     uint64_t transfer_ns; /* the data plane packed, reduced or unpacked, and awaited no rank */
     uint64_t coordinator_cpu_ns;
     uint64_t launch_cpu_ns; /* CPU time of the data plane's threads */
