@@ -66,11 +66,12 @@ ROOMS = {
     "examples/gpt2/cpu": ["examples/gpt2/base"],
     "examples/gpt2/model": ["examples/gpt2/base", "examples/gpt2/cpu"],
     "examples/gpt2/data": ["examples/gpt2/base", "examples/gpt2/model"],
+    "examples/gpt2/tokens": ["examples/gpt2/base", "examples/gpt2/data"],
     "examples/gpt2/mesh": ["examples/gpt2/base", "examples/gpt2/model"],
     "examples/gpt2/strategy": ["include", "examples/gpt2/base", "examples/gpt2/mesh", "examples/gpt2/model",
                                "examples/gpt2/data"],
     "examples/gpt2/train": ["include", "examples/gpt2/base", "examples/gpt2/mesh", "examples/gpt2/model",
-                            "examples/gpt2/data", "examples/gpt2/strategy"],
+                            "examples/gpt2/data", "examples/gpt2/tokens", "examples/gpt2/strategy"],
     "examples/gpt2/cuda": ["examples/gpt2/base", "examples/gpt2/cpu", "examples/gpt2/model"],
 }
 

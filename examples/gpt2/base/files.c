@@ -23,6 +23,14 @@ int gpt2_path_join(char *out, const char *folder, const char *name, gpt2_error_t
                      GPT2_PATH_MAX - 1);
 }
 
+int gpt2_path_ends(const char *path, const char *suffix)
+{
+    const size_t length = strlen(path);
+    const size_t tail = strlen(suffix);
+
+    return length > tail && strcmp(path + length - tail, suffix) == 0;
+}
+
 /* Makes the entry of a new folder durable; path has no slash at its end. */
 static int sync_parent(const char *path, gpt2_error_t *error)
 {
@@ -232,4 +240,25 @@ int gpt2_file_read(FILE *file, const char *path, void *data, size_t bytes, gpt2_
     if (done == bytes) return 0;
     if (ferror(file)) return gpt2_fail(error, "%s: cannot be read: %s", path, strerror(errno));
     return gpt2_fail(error, "%s: truncated: %zu of %zu bytes at offset %ld", path, done, bytes, at);
+}
+
+int gpt2_file_whole(const char *path, size_t most, char **data, size_t *bytes, gpt2_error_t *error)
+{
+    FILE *file;
+    int code;
+
+    *data = NULL;
+    if (gpt2_file_open(path, &file, bytes, error) != 0) return -1;
+    if (*bytes > most) {
+        code = gpt2_fail(error, "%s: %zu bytes, expected at most %zu", path, *bytes, most);
+    } else if ((*data = calloc(1, *bytes + 1)) == NULL) {
+        code = gpt2_fail(error, "%s: out of memory for %zu bytes", path, *bytes);
+    } else {
+        code = gpt2_file_read(file, path, *data, *bytes, error);
+    }
+    (void)fclose(file);
+    if (code == 0) return 0;
+    free(*data);
+    *data = NULL;
+    return -1;
 }

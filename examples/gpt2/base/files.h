@@ -15,6 +15,9 @@
 /* out [GPT2_PATH_MAX] = folder "/" name. Refuses a path that does not fit. */
 int gpt2_path_join(char *out, const char *folder, const char *name, gpt2_error_t *error);
 
+/* 1: the path ends in the suffix and has more in front of it. */
+int gpt2_path_ends(const char *path, const char *suffix);
+
 /* Creates a folder and its parents, durably; existing ones are fine. */
 int gpt2_make_folders(const char *path, gpt2_error_t *error);
 
@@ -56,6 +59,10 @@ int gpt2_folder_sync(const char *path, gpt2_error_t *error);
 /* Opens a regular file for reading; *bytes: its size, unless NULL. A FIFO or a device, where
  * reading might never end, a socket and a folder are refused. */
 int gpt2_file_open(const char *path, FILE **out, size_t *bytes, gpt2_error_t *error);
+
+/* A small regular file as a whole: *data [*bytes], with a zero behind it; free() it. Refuses more
+ * than `most` bytes. */
+int gpt2_file_whole(const char *path, size_t most, char **data, size_t *bytes, gpt2_error_t *error);
 
 /* Reads exactly bytes from a file's current position; a short file fails with both numbers. */
 int gpt2_file_read(FILE *file, const char *path, void *data, size_t bytes, gpt2_error_t *error);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "examples/gpt2/base/files.h"
 #include "examples/gpt2/base/foreign.h"
 
 /* A token file of llm.c: a header of 256 32-bit integers (magic, version, number of tokens, zeros),
@@ -67,14 +68,6 @@ static int32_t header_int(const unsigned char *header, int index)
     return value;
 }
 
-static int has_suffix(const char *text, const char *suffix)
-{
-    size_t length = strlen(text);
-    size_t tail = strlen(suffix);
-
-    return length >= tail && strcmp(text + length - tail, suffix) == 0;
-}
-
 /* A file that begins with llm.c's magic. */
 static int examine_tokens(shard_t *shard, const unsigned char *header, size_t bytes,
                           gpt2_error_t *error)
@@ -112,7 +105,7 @@ static int examine(shard_t *shard, int is_raw, const unsigned char *begin, size_
                    gpt2_error_t *error)
 {
     const char *foreign = gpt2_foreign(begin, bytes);
-    const int is_bin = has_suffix(shard->path, ".bin");
+    const int is_bin = gpt2_path_ends(shard->path, ".bin");
 
     if (bytes == 0) return gpt2_fail(error, "%s: the file is empty", shard->path);
     if (bytes >= 8 && header_int(begin, 0) == GPT2_TOKENS_MAGIC)

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "examples/gpt2/base/utf8.h"
+
 #define DEPTH_MAX 64
 
 static int refuse_json(gpt2_json_t *json)
@@ -57,26 +59,90 @@ int gpt2_json_next(gpt2_json_t *json, char bracket, int first)
     return 1;
 }
 
+static int is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* The four digits of \uXXXX; json->at is on the u, and then on the last digit. */
+static int read_hex(gpt2_json_t *json, uint32_t *code)
+{
+    static const char digits[] = "0123456789abcdefABCDEF";
+
+    *code = 0;
+    for (int i = 0; i < 4; i++) {
+        const int c = ++json->at < json->bytes ? json->text[json->at] : 0;
+        const char *digit = c == 0 ? NULL : strchr(digits, c);
+
+        if (digit == NULL) return refuse_json(json);
+        *code = *code * 16 + (uint32_t)(digit - digits < 16 ? digit - digits : digit - digits - 6);
+    }
+    return 0;
+}
+
+/* Likewise, with the other half of a UTF-16 pair; a half alone is U+FFFD. */
+static int read_unicode(gpt2_json_t *json, uint32_t *code)
+{
+    const size_t next = json->at + 5;
+    uint32_t low;
+
+    if (read_hex(json, code) != 0) return -1;
+    if (*code < 0xD800 || *code > 0xDFFF) return 0;
+    if (*code < 0xDC00 && next + 1 < json->bytes && json->text[next] == '\\' &&
+        json->text[next + 1] == 'u') {
+        json->at = next + 1;
+        if (read_hex(json, &low) != 0) return -1;
+        if (low >= 0xDC00 && low <= 0xDFFF) {
+            *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
+            return 0;
+        }
+        json->at = next - 1; /* another character, to be read by itself */
+    }
+    *code = 0xFFFD;
+    return 0;
+}
+
+/* The character of an escape, whose letter json->at is on. */
+static int read_escape(gpt2_json_t *json, uint32_t *code)
+{
+    static const char letters[] = "\"\\/bfnrtu";
+    static const char meanings[] = "\"\\/\b\f\n\r\t";
+    const int c = json->at < json->bytes ? json->text[json->at] : 0;
+    const char *found = c == 0 ? NULL : strchr(letters, c);
+
+    if (found == NULL) return refuse_json(json);
+    if (c == 'u') return read_unicode(json, code);
+    *code = (unsigned char)meanings[found - letters];
+    return 0;
+}
+
 int gpt2_json_string(gpt2_json_t *json, char *out, size_t room)
 {
-    size_t length = 0;
+    size_t used = 0;
 
     if (peek(json) != '"') return refuse_json(json);
     for (json->at++; json->at < json->bytes; json->at++) {
-        char c = json->text[json->at];
+        unsigned char text[GPT2_UTF8_BYTES_MAX] = {(unsigned char)json->text[json->at]};
+        size_t length = 1;
+        uint32_t code;
 
-        if (c == '"') {
+        if (text[0] == '"') {
             json->at++;
-            if (room > 0) out[length] = '\0';
+            if (room > 0) out[used] = '\0';
             return 0;
         }
-        if ((unsigned char)c < ' ') return refuse_json(json);
-        if (c == '\\') {
-            if (++json->at >= json->bytes) return refuse_json(json);
-            c = json->text[json->at];
-            if (c == '\0' || strchr("\"\\/bfnrtu", c) == NULL) return refuse_json(json);
+        if (text[0] < ' ') return refuse_json(json);
+        if (text[0] == '\\') {
+            json->at++;
+            if (read_escape(json, &code) != 0) return -1;
+            length = gpt2_utf8_put(text, code);
         }
-        if (length + 1 < room) out[length++] = c;
+        if (used + length < room) {
+            memcpy(out + used, text, length);
+            used += length;
+        } else {
+            room = used + 1 < room ? used + 1 : room; /* cut here, not behind a gap */
+        }
     }
     return refuse_json(json);
 }
@@ -87,11 +153,6 @@ int gpt2_json_key(gpt2_json_t *json, char *out, size_t room)
     if (peek(json) != ':') return refuse_json(json);
     json->at++;
     return 0;
-}
-
-static int is_digit(char c)
-{
-    return c >= '0' && c <= '9';
 }
 
 int gpt2_json_number(gpt2_json_t *json, uint64_t *out)

@@ -24,8 +24,7 @@ typedef struct gpt2_json {
 int gpt2_json_open(gpt2_json_t *json, char bracket);
 int gpt2_json_next(gpt2_json_t *json, char bracket, int first);
 
-/* A string, cut to room - 1 bytes, escapes taken literally where they are one byte. key: with the
- * colon behind it. 0, or -1. */
+/* A string as UTF-8, cut to room - 1 bytes. key: with the colon behind it. 0, or -1. */
 int gpt2_json_string(gpt2_json_t *json, char *out, size_t room);
 int gpt2_json_key(gpt2_json_t *json, char *out, size_t room);
 int gpt2_json_number(gpt2_json_t *json, uint64_t *out);

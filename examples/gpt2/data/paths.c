@@ -35,14 +35,6 @@ void gpt2_paths_free(gpt2_words_t *paths)
     *paths = (gpt2_words_t){NULL, 0};
 }
 
-static int has_suffix(const char *text, const char *suffix)
-{
-    const size_t length = strlen(text);
-    const size_t tail = strlen(suffix);
-
-    return length > tail && strcmp(text + length - tail, suffix) == 0;
-}
-
 /* 1: "val" stands in the name as a word: val.bin, fineweb_val_000000.bin, not interval.bin. */
 static int is_for_validation(const char *name)
 {
@@ -55,12 +47,12 @@ static int is_for_validation(const char *name)
 
 static int keep_bin(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && has_suffix(entry->d_name, ".bin");
+    return entry->d_name[0] != '.' && gpt2_path_ends(entry->d_name, ".bin");
 }
 
 static int keep_txt(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && has_suffix(entry->d_name, ".txt");
+    return entry->d_name[0] != '.' && gpt2_path_ends(entry->d_name, ".txt");
 }
 
 /* By bytes: alphasort() would ask the locale, which may differ between machines. */

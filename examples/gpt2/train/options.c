@@ -34,6 +34,7 @@ static const gpt2_flag_t ROWS[] = {
     {"--data", "FILE ...", WORDS, AT(data), 0, 0, NULL, "texts, or llm.c tokens (.bin): files, 'train_*.bin', a folder; required to train"},
     {"--val", "FILE ...", WORDS, AT(val), 0, 0, NULL, "validation data [*val* of a folder, or the last 10 % of --data]"},
     {"--raw-tokens", NULL, SWITCH, AT(raw_tokens), 0, 0, NULL, "files without a header hold 16-bit tokens, as nanoGPT writes them"},
+    {"--tokenizer", "DIR", WORDS, AT(tokenizer), 0, 0, NULL, "GPT-2's vocab.json and merges.txt: --sample in words, --vocab from there"},
     {"--seq", "N", WHOLE, AT(seq), 1, 1048576, NULL, "tokens per sequence, at most the context [preset]"},
     {"--seed", "N", WHOLE, AT(seed), 0, BIG, NULL, "of the initial weights, the data's order and samples [1]"},
     {NULL, "Training", TEXT, 0, 0, 0, NULL, NULL},
@@ -94,7 +95,7 @@ static const gpt2_flag_t ROWS[] = {
     {"--eval-every", "N", WHOLE, AT(eval_every), 0, BIG, "0", "steps; 0: only at the end [0]"},
     {"--eval-batches", "N", WHOLE, AT(eval_batches), 1, BIG, "8", "validation batches of --batch sequences [8]"},
     {NULL, "Sample", TEXT, 0, 0, 0, NULL, NULL},
-    {"--sample", "TEXT", TEXT, AT(sample), 0, 0, NULL, "continue this at the end (token numbers for .bin)"},
+    {"--sample", "TEXT", TEXT, AT(sample), 0, 0, NULL, "continue this at the end; for .bin words with --tokenizer, else token numbers"},
     {"--sample-tokens", "N", WHOLE, AT(sample_tokens), 1, 1048576, "200", "how far [200]"},
     {"--temperature", "X", REAL, AT(temperature), 0, 100, "0.8", "0: always the likeliest [0.8]"},
     {"--top-k", "N", WHOLE, AT(top_k), 0, 16777216, "0", "choose among that many, 0: all [0]"},
@@ -109,6 +110,7 @@ static const gpt2_flags_t FLAGS = {
     .rows = ROWS,
     .count = sizeof(ROWS) / sizeof(ROWS[0]),
     .usage = "usage: gpt2 --data FILE ... [options], alone or under dprun\n"
+             "       gpt2 tokenize FILE ... --tokenizer DIR -o OUT.bin\n"
              "Trains a GPT-2 on a text or on tokens; all ranks see one global batch.\n",
     .example = "example: dprun -np 2 gpt2 --preset quick --data kjv.txt --out run "
                "--sample \"And the LORD\"\n",

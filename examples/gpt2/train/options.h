@@ -28,6 +28,7 @@ typedef struct gpt2_options {
     gpt2_words_t data; /* lists of the command line */
     gpt2_words_t val;
     int raw_tokens;
+    gpt2_words_t tokenizer; /* its folder or files */
     int64_t seq;
     int64_t seed;
     int seed_is_default; /* 1: it was not given */

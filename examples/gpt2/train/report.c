@@ -3,14 +3,13 @@
  */
 #include "examples/gpt2/train/report.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/gpt2/model/generate.h"
+#include "examples/gpt2/train/sample.h"
 
 struct gpt2_report {
     const gpt2_trainer_t *trainer; /* borrowed */
@@ -25,7 +24,8 @@ struct gpt2_report {
     uint64_t last_step;
     gpt2_phases_t last_phases;
     uint64_t compared;
-    uint64_t saved; /* step of the newest checkpoint; 0: none */
+    uint64_t saved;       /* step of the newest checkpoint; 0: none */
+    gpt2_tokens_t prompt; /* of --sample */
 };
 
 /* Cuts the rows after `step` off a log, which a run wrote that got further than its checkpoint, and
@@ -153,7 +153,8 @@ int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_
 
     if (self == NULL) return gpt2_fail(error, "out of memory for a report");
     self->trainer = trainer;
-    if (open_csv(self, error) != 0) {
+    /* A prompt that cannot be used is found before the run, not behind it. */
+    if (gpt2_sample_read(trainer, &self->prompt, error) != 0 || open_csv(self, error) != 0) {
         gpt2_report_destroy(self);
         return -1;
     }
@@ -173,6 +174,7 @@ void gpt2_report_destroy(gpt2_report_t *self)
 {
     if (self == NULL) return;
     if (self->csv != NULL) (void)fclose(self->csv);
+    free(self->prompt.list);
     free(self);
 }
 
@@ -291,78 +293,9 @@ void gpt2_report_saved(gpt2_report_t *self)
     if (self != NULL) self->saved = self->trainer->progress.step;
 }
 
-/* Prints a byte of a sample; control characters, which a terminal might obey, as \x1b. */
-static void print_byte(int32_t token)
+int gpt2_report_sample(gpt2_report_t *self, const gpt2_model_t *model, gpt2_error_t *error)
 {
-    int c = (int)token & 0xff;
-
-    if (isprint(c) || c == '\n' || c == '\t' || c >= 0x80) {
-        (void)putchar(c);
-    } else {
-        (void)printf("\\x%02x", (unsigned)c);
-    }
-}
-
-/* Feeds the prompt's bytes, or its numbers where tokens are not bytes. NULL: none is usable. */
-static const float *feed_prompt(gpt2_generator_t *generator, const char *prompt, int is_text,
-                                int vocab)
-{
-    const float *logits = NULL;
-
-    if (is_text) {
-        for (; *prompt != '\0'; prompt++) {
-            if ((unsigned char)*prompt >= vocab) return NULL;
-            logits = gpt2_generator_feed(generator, (unsigned char)*prompt);
-        }
-        return logits;
-    }
-    while (*prompt != '\0') {
-        char *end;
-        long token = strtol(prompt, &end, 10);
-
-        if (end == prompt || token < 0 || token >= vocab) return NULL;
-        logits = gpt2_generator_feed(generator, (int32_t)token);
-        prompt = end + strspn(end, ", ");
-    }
-    return logits;
-}
-
-int gpt2_report_sample(gpt2_report_t *self, const gpt2_model_t *model, const char *prompt,
-                       gpt2_error_t *error)
-{
-    const gpt2_options_t *options;
-    gpt2_sampling_t sampling;
-    gpt2_generator_t *generator;
-    const float *logits;
-    int is_text;
-
-    if (self == NULL) return 0;
-    options = self->trainer->options;
-    is_text = gpt2_data_is_text(self->trainer->corpus.data);
-    sampling =
-        (gpt2_sampling_t){options->temperature, (int)options->top_k, (uint64_t)options->seed};
-    if (gpt2_generator_create(model, &generator, error) != 0) return -1;
-    logits = feed_prompt(generator, prompt, is_text, model->layout->shape.vocab);
-    if (logits == NULL) {
-        gpt2_generator_destroy(generator);
-        return gpt2_fail(error, "--sample \"%s\": %s", prompt,
-                         is_text ? "empty, or a byte outside the vocabulary"
-                                 : "expected token numbers, e.g. \"464 1\"");
-    }
-    (void)printf("sample  %s", prompt);
-    for (int64_t i = 0; i < options->sample_tokens; i++) {
-        int32_t token = gpt2_generator_pick(generator, logits, &sampling, (uint64_t)i);
-
-        if (is_text) {
-            print_byte(token);
-        } else {
-            (void)printf(" %d", (int)token);
-        }
-        if (i + 1 < options->sample_tokens) logits = gpt2_generator_feed(generator, token);
-    }
-    (void)printf("\n");
-    gpt2_generator_destroy(generator);
-    return 0;
+    return self == NULL ? 0 : gpt2_sample_print(self->trainer, model, &self->prompt, error);
 }
 
 /* Percentages with one digit that sum to 100.0: the last part takes the rounding. */

@@ -10,7 +10,8 @@
 
 typedef struct gpt2_report gpt2_report_t;
 
-/* Opens the log file (appending after a resume) and prints the head of the run. */
+/* Reads the prompt of --sample, opens the log file (appending after a resume) and prints the head
+ * of the run. */
 int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_error_t *error);
 void gpt2_report_destroy(gpt2_report_t *report);
 
@@ -27,9 +28,8 @@ void gpt2_report_warn(gpt2_report_t *report, const char *text);
 /* Notes a saved checkpoint. */
 void gpt2_report_saved(gpt2_report_t *report);
 
-/* Continues a prompt with the model's weights and prints it. */
-int gpt2_report_sample(gpt2_report_t *report, const gpt2_model_t *model, const char *prompt,
-                       gpt2_error_t *error);
+/* Continues the prompt of --sample with the model's weights and prints it. */
+int gpt2_report_sample(gpt2_report_t *report, const gpt2_model_t *model, gpt2_error_t *error);
 
 /* The last block: what was learned, where time went, where files lie. bubble: of
  * gpt2_trainer_bubble(). Fails where rows of the log were lost. */

@@ -13,6 +13,7 @@
 #include "examples/gpt2/data/llmc.h"
 #include "examples/gpt2/train/out_folder.h"
 #include "examples/gpt2/train/report.h"
+#include "examples/gpt2/train/sample.h"
 #include "examples/gpt2/train/summary.h"
 #include "examples/gpt2/data/safetensors.h"
 
@@ -171,7 +172,7 @@ static int use_weights(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_erro
     if (options->sample == NULL && options->export == NULL) return 0;
     if (gpt2_trainer_borrow(trainer, &model, error) != 0) return -1;
     if (model != NULL && options->sample != NULL) {
-        code = gpt2_report_sample(report, model, options->sample, error);
+        code = gpt2_report_sample(report, model, error);
     }
     if (code == 0 && model != NULL && options->export != NULL) {
         const int as_bf16 = strcmp(options->export_type, "bf16") == 0;
@@ -210,6 +211,7 @@ static void say_notes(const char *text)
 static int plan_layout(gpt2_options_t *options, gpt2_layout_t **layout, gpt2_error_t *error)
 {
     static const char *const texts[] = {"tiny", "quick", "small"};
+    gpt2_vocabulary_t *vocabulary = NULL;
     gpt2_corpus_t corpus;
     gpt2_shape_t shape;
     int is_text = 0;
@@ -222,6 +224,9 @@ static int plan_layout(gpt2_options_t *options, gpt2_layout_t **layout, gpt2_err
         if (code == 0) is_text = gpt2_data_is_text(corpus.data);
         gpt2_corpus_close(&corpus);
     }
+    if (code == 0)
+        code = gpt2_tokenizer_open(options, options->data.count > 0 && is_text, &vocabulary, error);
+    gpt2_vocabulary_close(vocabulary);
     if (code == 0) code = gpt2_options_complete(options, is_text, &shape, error);
     return code == 0 ? gpt2_layout_create(&shape, layout, error) : -1;
 }

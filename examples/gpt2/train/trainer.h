@@ -11,6 +11,7 @@
 #include "examples/gpt2/data/view.h"
 #include "examples/gpt2/model/device.h"
 #include "examples/gpt2/model/precision.h"
+#include "examples/gpt2/tokens/vocabulary.h"
 #include "examples/gpt2/train/options.h"
 #include "examples/gpt2/train/phases.h"
 
@@ -29,6 +30,7 @@ typedef struct gpt2_trainer {
     const gpt2_options_t *options; /* borrowed */
     gpt2_strategy_t *strategy;     /* borrowed */
     gpt2_corpus_t corpus;
+    gpt2_vocabulary_t *vocabulary; /* of --tokenizer; NULL: none */
     gpt2_replica_t *replica;
     gpt2_shard_t shard;   /* what ranks share out; GPT2_SHARD_NONE: every rank has all */
     int is_divided;       /* 1: no rank has all of the state: it is sharded, or in stages */

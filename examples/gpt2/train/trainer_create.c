@@ -8,6 +8,7 @@
 
 #include "examples/gpt2/train/amp.h"
 #include "examples/gpt2/train/plan.h"
+#include "examples/gpt2/train/sample.h"
 #include "examples/gpt2/train/trainer_parts.h"
 
 static int check_data(const gpt2_trainer_t *self, int vocab, gpt2_error_t *error)
@@ -197,6 +198,10 @@ int gpt2_trainer_create(const gpt2_options_t *options, gpt2_strategy_t *strategy
                          error) != 0) {
         goto fail;
     }
+    if (gpt2_tokenizer_open(completed, gpt2_data_is_text(self->corpus.data), &self->vocabulary,
+                            error) != 0) {
+        goto fail;
+    }
     if (gpt2_options_complete(completed, gpt2_data_is_text(self->corpus.data), &shape, error) !=
         0) {
         goto fail;
@@ -225,6 +230,7 @@ void gpt2_trainer_destroy(gpt2_trainer_t *self)
     gpt2_model_destroy(self->whole);
     if (self->replica != NULL) self->replica->ops->destroy(self->replica);
     gpt2_corpus_close(&self->corpus);
+    gpt2_vocabulary_close(self->vocabulary);
     free(self->notes);
     free(self->inputs);
     free(self->targets);
