@@ -84,6 +84,22 @@ class Examples(unittest.TestCase):
         out = run(*launcher, os.path.join(PYTHON, "examples", "gpt2_ddp.py"), "--data", self.text, "--steps", "2")
         self.assertRegex(out, "learned .* on 2 ranks")
 
+    def test_metrics_reads_a_log(self):
+        path = os.path.join(PYTHON, "examples", "metrics.py")
+        specification = importlib.util.spec_from_file_location("metrics", path)
+        metrics = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(metrics)
+        log = os.path.join(self.folder.name, "log.jsonl")
+        with open(log, "w", encoding="utf-8") as file:
+            file.write('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25, "val_loss": 3}\n{"st')
+        self.assertEqual(list(metrics.rows(log, False)),
+                         [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25, "val_loss": 3}])
+        growing = metrics.rows(log, True)
+        self.assertEqual([next(growing)["step"], next(growing)["step"]], [1, 2])
+        with open(log, "w", encoding="utf-8") as file:  # a run that is resumed cuts its log
+            file.write('{"step": 2, "loss": 2}\n')
+        self.assertEqual(next(growing), {"step": 2, "loss": 2})
+
     def test_help(self):
         out = run(sys.executable, os.path.join(PYTHON, "examples", "gpt2_hvd.py"), "--help")
         self.assertIn("--preset", out)

@@ -70,8 +70,10 @@ if grep -q "warning: resumed" out; then die "a warning about nothing"; fi
 
 # Steps that a killed run had logged behind its checkpoint, and half a row, are there once.
 printf '8,1.5,,1e-3\n9,1.25' >>run/log.csv
-train --out run --steps 9 --resume auto --batch 8 --seq 8 --data other || die "a longer log"
+printf '{"step": 6, "loss": 1}\n{"step": 7, "loss": 1}\n{"step": 8, "loss": 1}\n{"ste' >run/log.jsonl
+train --out run --steps 9 --resume auto --batch 8 --seq 8 --data other --log-jsonl run/log.jsonl || die "a longer log"
 [ "$(steps run/log.csv)" = "step 1 2 3 4 5 6 7 8 9 " ] || die "the log has $(steps run/log.csv)"
+[ "$(sed 's/{"step": \([0-9]*\), "loss".*}/\1/' run/log.jsonl | tr '\n' ' ')" = "6 7 8 9 " ] || die "it has $(cat run/log.jsonl)"
 # From an earlier checkpoint: what is newer goes.
 train --out run --steps 8 --resume run/checkpoint/7 --batch 8 --seq 8 --data other --overwrite || die "an older one"
 [ "$(ls run/checkpoint | tr '\n' ' ')" = "7 8 " ] || die "it left $(ls run/checkpoint)"

@@ -84,6 +84,19 @@ limited 1 "$gpt2" $flags --data text --csv log.csv --log-every 1 --steps 40
 fails "a log beyond a limit" "log.csv: rows after step [0-9]+ are lost: File too large"
 claim "and it is told once at once, once at the end" "$(grep -c "rows after step" out)" = 2
 claim "a row is whole or the last" "$(tail -n +2 log.csv | head -n -1 | awk -F, 'NF != 19' | wc -l)" = 0
+limited 1 "$gpt2" $flags --data text --log-jsonl log.jsonl --log-every 1 --steps 40
+fails "JSON lines beyond a limit" "log.jsonl: rows after step [0-9]+ are lost: File too large"
+# The two logs say the same, and MFU is there where a peak is given.
+train --steps 3 --log-every 1 --csv both.csv --log-jsonl both.jsonl --peak 0.01
+claim "a run with both logs" "$code" = 0 -a "$(wc -l <both.jsonl)" = 3 -a "$(wc -l <both.csv)" = 4
+claim "they say the same" "$(sed -n 's/.*"step": \([^,]*\), "loss": \([^,]*\),.*/\1,\2/p' both.jsonl)" = "$(tail -n +2 both.csv | cut -d, -f1,2)"
+claim "the third has a validation, the first none" "$(grep -c val_loss both.jsonl)" = 1
+claim "MFU is in all" "$(grep -c '"mfu": [0-9.]*}' both.jsonl)" = 3 -a "$(grep -c 'tok/s  mfu [0-9.]* %' out)" = 3
+claim "and the head says of what" "$(grep -c 'mfu     of the 0.01 TFLOP/s that --peak gives' out)" = 1
+claim "norm and rate are in the lines" "$(grep -c 'norm [0-9.]*  lr [0-9.e-]*  ' out)" = 3
+# mfu = tokens/s x (6 x 7664 weights + 6 x 1 layer x 16 channels x 16 tokens) / peak
+claim "MFU is what llm.c's count gives" "$(sed -n 's/.*"tokens_per_s": \([^,]*\),.*"mfu": \([^}]*\)}/\1 \2/p' both.jsonl |
+    awk '{ off = $1 * (6 * 7664 + 6 * 16 * 16) / 1e10 - $2; bad += off > 0.0002 || off < -0.0002 } END { print NR, bad + 0 }')" = "3 0"
 ln -s /dev/stdout stream
 "$gpt2" $flags --data text --steps 2 --summary stream >mixed 2>out
 claim "the file of standard output stays" "$(grep -c '"step_ms"' mixed)" = 1 -a "$(grep -c '^learned' mixed)" = 1

@@ -83,6 +83,8 @@ static const gpt2_flag_t ROWS[] = {
     {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there, of one run [none are kept]"},
     {"--overwrite", NULL, SWITCH, AT(overwrite), 0, 0, NULL, "removes the run that --out holds, once this one can start"},
     {"--csv", "FILE", TEXT, AT(csv), 0, 0, NULL, "the log [DIR/log.csv]"},
+    {"--log-jsonl", "FILE", TEXT, AT(log_jsonl), 0, 0, NULL, "the log as JSON, an object per line"},
+    {"--peak", "X", REAL, AT(peak), 1e-6, 1e6, NULL, "TFLOP/s that a rank's device can do, for MFU in lines and logs [no MFU]"},
     {"--summary", "FILE", TEXT, AT(summary), 0, 0, NULL, "the run's figures as JSON, step by step"},
     {"--samples", "FILE", TEXT, AT(samples), 0, 0, NULL, "where each training sequence begins in the data, 64 bits each, in the order of the run"},
     {"--plan", NULL, SWITCH, AT(plan), 0, 0, NULL, "say what memory and bytes on the wire the run will take, and train nothing"},

@@ -78,6 +78,8 @@ typedef struct gpt2_options {
     char *out;
     int overwrite;
     char *csv;
+    char *log_jsonl;
+    double peak; /* TFLOP/s of a rank; negative: not given */
     char *summary;
     char *samples;
     int plan;

@@ -3,21 +3,20 @@
  */
 #include "examples/gpt2/train/report.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "examples/gpt2/base/files.h"
+#include "examples/gpt2/train/log.h"
 #include "examples/gpt2/train/sample.h"
+
+#define LOGS 2
 
 struct gpt2_report {
     const gpt2_trainer_t *trainer; /* borrowed */
-    FILE *csv;                     /* NULL: no log */
-    char csv_path[GPT2_PATH_MAX];
-    uint64_t csv_step;     /* the last whose row is written */
-    gpt2_error_t csv_lost; /* "": every row is */
-    double unigram;        /* of the training text; 0 for tokens */
+    gpt2_log_t *logs[LOGS];        /* by gpt2_log_kind_t; NULL: none */
+    double unigram;                /* of the training text; 0 for tokens */
     double bigram;
     double start;     /* of the run in this process */
     double last_time; /* of the previous progress line */
@@ -28,58 +27,26 @@ struct gpt2_report {
     gpt2_tokens_t prompt; /* of --sample */
 };
 
-/* Cuts the rows after `step` off a log, which a run wrote that got further than its checkpoint, and
- * a last row that is not whole. Rows are in the order of steps. */
-static int cut_log(const char *path, uint64_t step, gpt2_error_t *error)
-{
-    FILE *file = fopen(path, "r+e");
-    char line[1024];
-    off_t kept = 0;
-    struct stat status;
-    int code = 0;
-
-    if (file == NULL && errno == ENOENT) return 0;
-    if (file == NULL || fstat(fileno(file), &status) != 0) {
-        if (file != NULL) (void)fclose(file);
-        return gpt2_fail(error, "%s: cannot be read: %s", path, strerror(errno));
-    }
-    while (S_ISREG(status.st_mode) && fgets(line, sizeof(line), file) != NULL) {
-        const int is_row = line[0] >= '0' && line[0] <= '9';
-
-        if (strchr(line, '\n') == NULL || (is_row && strtoull(line, NULL, 10) > step)) break;
-        kept += (off_t)strlen(line);
-    }
-    if (S_ISREG(status.st_mode) && ftruncate(fileno(file), kept) != 0) {
-        code = gpt2_fail(error, "%s: cannot be cut to step %llu: %s", path,
-                         (unsigned long long)step, strerror(errno));
-    }
-    (void)fclose(file);
-    return code;
-}
-
-/* A resumed run goes on in the log it finds, behind its step; a new run begins a new one. */
-static int open_csv(gpt2_report_t *self, gpt2_error_t *error)
+/* log.csv of --out unless --csv names another, and --log-jsonl. A resumed run goes on in the log it
+ * finds. */
+static int open_logs(gpt2_report_t *self, gpt2_error_t *error)
 {
     const gpt2_options_t *options = self->trainer->options;
-    int resumed = self->trainer->resumed_from[0] != '\0';
+    const int is_resumed = self->trainer->resumed_from[0] != '\0';
+    const char *paths[LOGS] = {options->csv, options->log_jsonl};
+    char csv[GPT2_PATH_MAX];
 
-    if (options->csv == NULL && options->out == NULL) return 0;
     if (options->out != NULL && gpt2_make_folders(options->out, error) != 0) return -1;
-    if (options->csv == NULL) {
-        if (gpt2_path_join(self->csv_path, options->out, "log.csv", error) != 0) return -1;
-    } else {
-        (void)snprintf(self->csv_path, sizeof(self->csv_path), "%s", options->csv);
+    if (options->csv == NULL && options->out != NULL) {
+        if (gpt2_path_join(csv, options->out, "log.csv", error) != 0) return -1;
+        paths[GPT2_LOG_CSV] = csv;
     }
-    if (resumed && cut_log(self->csv_path, self->trainer->first_step, error) != 0) return -1;
-    self->csv = fopen(self->csv_path, resumed ? "ae" : "we");
-    if (self->csv == NULL) {
-        return gpt2_fail(error, "%s: cannot be written: %s", self->csv_path, strerror(errno));
-    }
-    self->csv_step = self->trainer->first_step;
-    if (!resumed || ftell(self->csv) == 0) {
-        (void)fprintf(self->csv, "step,loss,val_loss,lr,norm,skipped,tokens_per_s,step_ms,comm_ms,"
-                                 "exposed_ms,skew_ms,forward_ms,backward_ms,optimizer_ms,other_ms,"
-                                 "weights_ms,wire_bytes,clip,scale\n");
+    for (int i = 0; i < LOGS; i++) {
+        if (paths[i] != NULL &&
+            gpt2_log_open(paths[i], (gpt2_log_kind_t)i, is_resumed, self->trainer->first_step,
+                          &self->logs[i], error) != 0) {
+            return -1;
+        }
     }
     return 0;
 }
@@ -94,6 +61,17 @@ static int is_other_shape(const gpt2_options_t *options, const gpt2_shape_t *sto
     if (gpt2_shape_preset(options->preset, &asked, &ignored) != 0) return 0;
     return asked.layers != stored->layers || asked.heads != stored->heads ||
            asked.width != stored->width || asked.context != stored->context;
+}
+
+/* Floating-point operations that training on one token takes, as llm.c counts them: 6 for each
+ * weight, and in attention 6 for each channel of each earlier position, of which a token has half a
+ * sequence in the mean, twice (scores, and the sum of values). */
+static double token_operations(const gpt2_trainer_t *trainer)
+{
+    const gpt2_layout_t *layout = trainer->replica->layout;
+
+    return 6.0 * (double)layout->parameter_count +
+           6.0 * layout->shape.layers * layout->shape.width * (double)trainer->options->seq;
 }
 
 static void print_head(gpt2_report_t *self)
@@ -133,6 +111,11 @@ static void print_head(gpt2_report_t *self)
         files, (unsigned long long)corpus->training.count,
         (unsigned long long)corpus->validation.count,
         (unsigned long long)gpt2_view_sequences(&corpus->training, (int)options->seq));
+    if (options->peak > 0.0) {
+        (void)printf(
+            "mfu     of the %g TFLOP/s that --peak gives each rank; %.1f MFLOP per token\n",
+            options->peak, 1e-6 * token_operations(trainer));
+    }
     if (self->bigram > 0.0) {
         (void)printf("to beat bigram %.3f nats/byte (unigram %.3f)\n", self->bigram, self->unigram);
     }
@@ -154,7 +137,7 @@ int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_
     if (self == NULL) return gpt2_fail(error, "out of memory for a report");
     self->trainer = trainer;
     /* A prompt that cannot be used is found before the run, not behind it. */
-    if (gpt2_sample_read(trainer, &self->prompt, error) != 0 || open_csv(self, error) != 0) {
+    if (gpt2_sample_read(trainer, &self->prompt, error) != 0 || open_logs(self, error) != 0) {
         gpt2_report_destroy(self);
         return -1;
     }
@@ -173,7 +156,8 @@ int gpt2_report_create(const gpt2_trainer_t *trainer, gpt2_report_t **out, gpt2_
 void gpt2_report_destroy(gpt2_report_t *self)
 {
     if (self == NULL) return;
-    if (self->csv != NULL) (void)fclose(self->csv);
+    for (int i = 0; i < LOGS; i++)
+        (void)gpt2_log_close(self->logs[i], NULL);
     free(self->prompt.list);
     free(self);
 }
@@ -204,30 +188,40 @@ static void format_rate(char *out, size_t bytes, double rate)
     }
 }
 
-/* Milliseconds of a step, in the order of the log's head. */
-static void print_parts(FILE *file, const gpt2_phases_t *spent, double steps)
+/* What the logs say of this step; spent: since the last row, in so many steps. */
+static void write_logs(gpt2_report_t *self, const gpt2_step_t *step, double loss, double validation,
+                       const gpt2_phases_t *spent, double steps, double rate, double mfu)
 {
-    const double parts[] = {spent->total,     spent->transfer, spent->exposed,
-                            spent->skew,      spent->forward,  spent->backward,
-                            spent->optimizer, spent->other,    spent->weights};
+    const double ms = 1e3 / steps;
+    const gpt2_record_t record = {
+        .step = (double)self->trainer->progress.step,
+        .loss = loss,
+        .validation = validation < 0.0 ? (double)NAN : validation,
+        .learning_rate = step->learning_rate,
+        .norm = step->norm,
+        .skipped = (double)self->trainer->progress.skipped,
+        .tokens_per_second = rate,
+        .total_ms = ms * spent->total,
+        .transfer_ms = ms * spent->transfer,
+        .exposed_ms = ms * spent->exposed,
+        .skew_ms = ms * spent->skew,
+        .forward_ms = ms * spent->forward,
+        .backward_ms = ms * spent->backward,
+        .optimizer_ms = ms * spent->optimizer,
+        .other_ms = ms * spent->other,
+        .weights_ms = ms * spent->weights,
+        .wire_bytes = spent->wire / steps,
+        .clip = step->clip,
+        .scale = step->scale,
+        .mfu = mfu,
+    };
 
-    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
-        (void)fprintf(file, ",%.4f", 1e3 * parts[i] / steps);
-}
+    for (int i = 0; i < LOGS; i++) {
+        gpt2_error_t lost;
 
-/* Passes the row of this step on. Where that fails, it is told at once, and no row follows the lost
- * one; gpt2_report_end() says it again. */
-static void flush_log(gpt2_report_t *self)
-{
-    if (fflush(self->csv) == 0 && !ferror(self->csv)) {
-        self->csv_step = self->trainer->progress.step;
-        return;
+        if (self->logs[i] != NULL && gpt2_log_write(self->logs[i], &record, &lost) != 0)
+            gpt2_report_warn(self, lost.text);
     }
-    (void)gpt2_fail(&self->csv_lost, "%s: rows after step %llu are lost: %s", self->csv_path,
-                    (unsigned long long)self->csv_step, strerror(errno));
-    gpt2_report_warn(self, self->csv_lost.text);
-    (void)fclose(self->csv);
-    self->csv = NULL;
 }
 
 void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss, double validation)
@@ -241,7 +235,9 @@ void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss,
     char eta[32];
     char speed[32];
     char val[48] = "";
+    char used[32] = "";
     char scale[48] = "";
+    double mfu = (double)NAN;
 
     if (self == NULL) return;
     trainer = self->trainer;
@@ -254,25 +250,24 @@ void gpt2_report_step(gpt2_report_t *self, const gpt2_step_t *step, double loss,
            (double)((uint64_t)trainer->options->steps - trainer->progress.step);
     format_duration(eta, sizeof(eta), left);
     format_rate(speed, sizeof(speed), rate);
+    if (trainer->options->peak > 0.0) {
+        mfu = rate * token_operations(trainer) /
+              (1e12 * trainer->options->peak * trainer->strategy->size);
+        (void)snprintf(used, sizeof(used), "  mfu %.1f %%", 100.0 * mfu);
+    }
     if (validation >= 0.0) (void)snprintf(val, sizeof(val), "val %.4f  ", validation);
     if (trainer->precision.scale.initial > 0.0) {
         (void)snprintf(scale, sizeof(scale), "  scale %.0f, skipped %llu", step->scale,
                        (unsigned long long)trainer->progress.skipped);
     }
-    (void)printf("step %6llu/%lld  loss %.4f  %s%s tok/s  comm %.1f ms, exposed %.1f  eta %s%s%s\n",
-                 (unsigned long long)trainer->progress.step, (long long)trainer->options->steps,
-                 loss, val, speed, 1e3 * spent.transfer / steps, 1e3 * spent.exposed / steps, eta,
-                 scale, step->skipped ? "  (overflow: skipped)" : "");
+    (void)printf(
+        "step %6llu/%lld  loss %.4f  %snorm %.3g  lr %.3g  %s tok/s%s  comm %.1f ms, exposed "
+        "%.1f  eta %s%s%s\n",
+        (unsigned long long)trainer->progress.step, (long long)trainer->options->steps, loss, val,
+        step->norm, step->learning_rate, speed, used, 1e3 * spent.transfer / steps,
+        1e3 * spent.exposed / steps, eta, scale, step->skipped ? "  (overflow: skipped)" : "");
     (void)fflush(stdout);
-    if (self->csv != NULL) {
-        (void)fprintf(self->csv, "%llu,%.9g,", (unsigned long long)trainer->progress.step, loss);
-        if (validation >= 0.0) (void)fprintf(self->csv, "%.9g", validation);
-        (void)fprintf(self->csv, ",%.6g,%.6g,%llu,%.6g", step->learning_rate, step->norm,
-                      (unsigned long long)trainer->progress.skipped, rate);
-        print_parts(self->csv, &spent, steps);
-        (void)fprintf(self->csv, ",%.0f,%.9g,%.9g\n", spent.wire / steps, step->clip, step->scale);
-        flush_log(self);
-    }
+    write_logs(self, step, loss, validation, &spent, steps, rate, mfu);
     self->last_phases = trainer->phases;
     self->last_step = trainer->progress.step;
     self->last_time = now;
@@ -326,13 +321,20 @@ static void print_files(const gpt2_report_t *self)
     const gpt2_options_t *options = self->trainer->options;
     gpt2_strategy_t *strategy = self->trainer->strategy;
     const char *timeline = strategy->ops->setting(strategy, "TIMELINE");
+    int has_any = self->saved != 0 || (timeline != NULL && *timeline != '\0');
+    const char *logs[LOGS];
 
-    if (self->saved == 0 && self->csv == NULL && (timeline == NULL || *timeline == '\0')) return;
+    for (int i = 0; i < LOGS; i++) {
+        logs[i] = self->logs[i] == NULL ? NULL : gpt2_log_path(self->logs[i]);
+        has_any |= logs[i] != NULL;
+    }
+    if (!has_any) return;
     (void)printf("files  ");
     if (self->saved != 0) {
         (void)printf(" %s/checkpoint/%llu", options->out, (unsigned long long)self->saved);
     }
-    if (self->csv != NULL) (void)printf(" %s", self->csv_path);
+    for (int i = 0; i < LOGS; i++)
+        if (logs[i] != NULL) (void)printf(" %s", logs[i]);
     if (timeline != NULL && *timeline != '\0') {
         const char *steps = strstr(timeline, ":steps=");
 
@@ -346,6 +348,7 @@ int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_
 {
     const gpt2_trainer_t *trainer;
     const gpt2_mesh_t *mesh;
+    int code = 0;
 
     if (self == NULL) return 0;
     trainer = self->trainer;
@@ -373,10 +376,9 @@ int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_
     }
     print_files(self);
     (void)fflush(stdout);
-    if (self->csv != NULL && fclose(self->csv) != 0) { /* where a full disk may show */
-        (void)gpt2_fail(&self->csv_lost, "%s: cannot be closed: %s", self->csv_path,
-                        strerror(errno));
+    for (int i = 0; i < LOGS; i++) {
+        if (gpt2_log_close(self->logs[i], error) != 0) code = -1;
+        self->logs[i] = NULL;
     }
-    self->csv = NULL;
-    return self->csv_lost.text[0] == '\0' ? 0 : gpt2_fail(error, "%s", self->csv_lost.text);
+    return code;
 }

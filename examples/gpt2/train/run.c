@@ -108,16 +108,19 @@ static int loop(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_summary_t *
     return 0;
 }
 
+#define OUTPUTS 5 /* flags that name a result */
+
 /* A file that a user named, and by which flag. */
 typedef struct named {
     const char *flag;
     const char *path;
 } named_t;
 
-/* The results of a run. files [5]; returns how many there are. */
+/* The results of a run. files [OUTPUTS + 1]; returns how many there are. */
 static size_t list_outputs(const gpt2_options_t *options, named_t *files)
 {
     const named_t all[] = {{"csv", options->csv},
+                           {"log-jsonl", options->log_jsonl},
                            {"summary", options->summary},
                            {"samples", options->samples},
                            {"export", options->export}};
@@ -131,7 +134,7 @@ static size_t list_outputs(const gpt2_options_t *options, named_t *files)
 /* No result may replace --init's file, or another result. */
 static int check_outputs(const gpt2_options_t *options, gpt2_error_t *error)
 {
-    named_t files[5];
+    named_t files[OUTPUTS + 1];
     size_t count = list_outputs(options, files);
     const size_t outputs = count;
 
@@ -150,7 +153,7 @@ static int check_outputs(const gpt2_options_t *options, gpt2_error_t *error)
 static int check_data_kept(const gpt2_trainer_t *trainer, gpt2_error_t *error)
 {
     const gpt2_corpus_t *corpus = &trainer->corpus;
-    named_t files[5];
+    named_t files[OUTPUTS + 1];
     const size_t count = list_outputs(trainer->options, files);
 
     for (size_t i = 0; i < count; i++) {
