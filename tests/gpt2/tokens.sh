@@ -86,7 +86,8 @@ timeout 60 "$gpt2" tokenize long.txt --tokenizer "$vocabulary" -o run/train.bin 
 mkdir run
 timeout 60 "$gpt2" tokenize long.txt --tokenizer "$vocabulary" -o run/train.bin --shard-tokens 5000 >out 2>&1 || die "shards"
 says "run/train_000002.bin and those before it"
-train --data run --tokenizer "$vocabulary" --sample "the rank" --sample-tokens 20 --temperature 0 >out 2>&1 || die "a run"
+train --data run --tokenizer "$vocabulary" --sample "the rank" --sample-tokens 20 --temperature 0 --export model.safetensors \
+    >out 2>&1 || die "a run"
 says "vocabulary 512"
 grep -q "^sample  the rank." out || die "no sample in words"
 refused 'expected token numbers, e.g. "464 1", or words and --tokenizer' train --data run --vocab 512 --sample "the rank"
@@ -99,4 +100,28 @@ refused "run/train_000000.bin: token " train --data run --vocab 100
 head -c 3000 run/train_000001.bin >short.bin
 refused "short.bin: 3000 bytes long, but its header says 5000 tokens" train --data run/train_000000.bin short.bin --vocab 512
 refused "run/train_000009.bin: No such file" train --data run/train_000000.bin run/train_000009.bin --vocab 512
+
+# Questions: eval_reference.py has the right answers, here is what is no question.
+ask() { "$gpt2" eval --strategy single --init model.safetensors --tokenizer "$vocabulary" "$@"; }
+echo '{"ctx": "the rank", "endings": ["waits", "goes on"], "label": "1"}' >swag.jsonl
+echo '{"text": "the rank waits for the tensor"}' >last.jsonl
+ask --hellaswag swag.jsonl --lambada last.jsonl >out 2>&1 || die "eval"
+says "of 1 examples"
+echo '{"ctx": "the rank", "endings": ["waits"], "label": 1}' >>swag.jsonl
+echo '{"text": "one"}' >>last.jsonl
+: >empty.jsonl
+refused 'swag.jsonl: line 2 is no example: expected an object with "ctx", "endings" and their "label"' ask --hellaswag swag.jsonl
+ask --hellaswag swag.jsonl --limit 1 >out 2>&1 || die "eval --limit"
+refused 'last.jsonl: line 2 is no example: expected an object with "text", two words at least' ask --lambada last.jsonl
+refused "empty.jsonl: no example in it" ask --lambada empty.jsonl
+refused "nothing to ask: --hellaswag FILE, --lambada FILE" ask
+refused "--init is missing" "$gpt2" eval --tokenizer "$vocabulary" --lambada last.jsonl
+seq -s ' ' 40 >long.words
+printf '{"ctx": "a", "endings": ["%s"], "label": 0}\n' "$(cat long.words)" >long.jsonl
+refused "an ending of " ask --hellaswag long.jsonl
+says "does not fit the model's 32 positions"
+mkdir small # config.json lies beside a model
+train --data long.txt --export small/model.safetensors >out 2>&1 || die "a run on bytes"
+refused "small/model.safetensors has a vocabulary of 256, but --tokenizer $vocabulary has 512 tokens" \
+    "$gpt2" eval --strategy single --init small/model.safetensors --tokenizer "$vocabulary" --lambada last.jsonl
 echo "tokens.sh: all as expected"

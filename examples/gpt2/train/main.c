@@ -1,6 +1,6 @@
 /*
  * main.c - gpt2: trains a GPT-2 on text or tokens, alone or on many ranks (see --help); its first
- * word may be a command, which has no ranks.
+ * word may be a command.
  *
  * Reading order: run.c (the loop), trainer.c (a step), strategy_coordinator.c (all of libdp that
  * is used), model.h, forward.c, backward.c; kernels.h for the arithmetic.
@@ -12,6 +12,7 @@
 
 #include "examples/gpt2/model/device.h"
 #include "examples/gpt2/tokens/tokenize.h"
+#include "examples/gpt2/train/evaluate.h"
 #include "examples/gpt2/train/run.h"
 #include "include/dp.h"
 
@@ -29,6 +30,7 @@ int main(int argc, char **argv)
 
     (void)signal(SIGXFSZ, SIG_IGN); /* a file past ulimit -f: write() then says EFBIG */
     if (argc > 1 && strcmp(argv[1], "tokenize") == 0) return gpt2_tokenize(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "eval") == 0) return gpt2_evaluate(argc - 1, argv + 1);
     if (gpt2_options_parse(argc, argv, &options, &error) != 0) {
         (void)fprintf(stderr, "gpt2: %s\n", error.text);
         return EXIT_USAGE;

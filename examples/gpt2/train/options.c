@@ -113,6 +113,7 @@ static const gpt2_flags_t FLAGS = {
     .count = sizeof(ROWS) / sizeof(ROWS[0]),
     .usage = "usage: gpt2 --data FILE ... [options], alone or under dprun\n"
              "       gpt2 tokenize FILE ... --tokenizer DIR -o OUT.bin\n"
+             "       gpt2 eval --init MODEL --tokenizer DIR --hellaswag FILE --lambada FILE\n"
              "Trains a GPT-2 on a text or on tokens; all ranks see one global batch.\n",
     .example = "example: dprun -np 2 gpt2 --preset quick --data kjv.txt --out run "
                "--sample \"And the LORD\"\n",
