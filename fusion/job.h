@@ -31,7 +31,7 @@ typedef struct dp_fusion_item {
     double postscale;   /* likewise; 1/divisor folded in for averages */
     int divisor;        /* of averages */
     size_t last_bucket; /* that has a part of it */
-    /* guarded by the queue's progress_lock: whoever runs launches */
+    /* guarded by the queue's progress_lock: the thread that runs launches */
     int is_begun;  /* its first bucket was started */
     int is_issued; /* its done event was recorded */
     /* guarded by job->lock once its first bucket was started */

@@ -478,7 +478,7 @@ static inline void stream_bytes(void *to, const void *from, size_t bytes)
     memcpy(out, in, bytes);
 }
 
-/* Makes streamed stores visible to whoever sees a later store. */
+/* Makes streamed stores visible to every thread that sees a later store. */
 static inline void finish_stream(void)
 {
 #if defined(__x86_64__)

@@ -1,6 +1,7 @@
 /*
- * loop.c - a loop's life: its parts, its start, its orderly end. Called by whoever owns it: the
- * functions of dp.h, by dp_init() and dp_finalize(). It must not know how rounds are made.
+ * loop.c - creates a loop with its parts, starts it, and ends it in order. dp_init() and
+ * dp_finalize() call it (coordinator/api/world/init.c), on the program's thread. It must not know
+ * how rounds are made.
  */
 #include "coordinator/loop/loop.h"
 

@@ -144,9 +144,8 @@ static void refuse_absent(dp_negotiator_t *n, dp_entry_t *entry)
 /* ---- Launches ------------------------------------------------------------------------------- */
 
 /* The lowest index that none of these ranks uses for another group; 0: there is none. Groups
- * without a common rank may have the same one: an index is a small number in the memory and the
- * messages of those who share a group, and bounds what one rank is in, not what there is in the
- * world. */
+ * without a common rank may have the same one: an index is a small number that only members use, in
+ * memory and messages. So it bounds the groups of one rank, not those of the world. */
 static uint32_t free_group_index(const dp_negotiator_t *n, const int32_t *members, uint32_t count)
 {
     uint64_t taken[DP_GROUP_INDEX_WORDS] = {1}; /* 0 is the world's */

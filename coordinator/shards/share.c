@@ -143,7 +143,7 @@ static dp_engine_place_t place_at(const dp_shards_t *shards, int rank, size_t wo
                                all[(size_t)rank * LIST_WORDS(shards) + word]};
 }
 
-/* A rank's page; NULL: it has none. What it says of its place is checked. */
+/* A rank's page; NULL: it has none. The place that it claims is checked. */
 static dp_share_page_t *find_page(const dp_shards_t *shards, int rank)
 {
     const dp_engine_t *engine = shards->context->engine;

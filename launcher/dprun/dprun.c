@@ -1,12 +1,13 @@
 /*
  * dprun.c - main of the launcher: command line in, job run, exit code out.
  *
- * The order matters and is all that lives here: errors are found before anything exists; guard and
- * agent are forked before there are threads or an event loop; the report comes last.
+ * It holds the order of the steps: errors are found before a process is started; guard and agent
+ * are forked before there are threads or an event loop; the report comes last. docs/design.md, "The
+ * path of one start", follows them.
  *
  *     dprun ---- guard ---- agent ---- rank 0, rank 1, ...      processes, each below the other
  *       |                     |
- *       |<--- channel.h ----->|          who ended, how; whom to signal
+ *       |<--- channel.h ----->|          ranks that ended; signals to ranks
  *       |<--- pipes of the ranks' output: output/
  *       |<--- rendezvous (runtime/base/rendezvous.h): the ranks meet, and report failures
  *

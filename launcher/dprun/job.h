@@ -60,7 +60,7 @@ dp_status_t dp_job_set_master(dp_job_t *job, const char *host, uint16_t port, dp
 /* Turns job->env into that of one rank. -1: out of memory. */
 int dp_job_set_rank(dp_job_t *job, int rank);
 
-/* Wipes the ticket's secret in this process: whoever needs it still has a copy. */
+/* Wipes the ticket's secret in this process; the parts that still need it have copies. */
 void dp_job_forget_secret(dp_job_t *job);
 
 /* The descriptor of the ranks' ticket. */

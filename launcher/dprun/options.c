@@ -312,7 +312,7 @@ static const dp_setting_t *find_negated(const char *flag)
     return setting != NULL && strcmp(setting->kind, "yes/no") == 0 ? setting : NULL;
 }
 
-/* mpirun's "a : -np 1 b" starts two programs. Whoever has a program with such arguments writes "--"
+/* mpirun's "a : -np 1 b" starts two programs. A user whose program takes such arguments writes "--"
  * before it. */
 static dp_status_t refuse_second_program(char *const *argv, dp_error_t *error)
 {

@@ -23,7 +23,7 @@ void dp_supervisor_fail(dp_supervisor_t *supervisor); /* a rank has failed: the 
 /* Sends the ranks a signal; those that still run after grace_ns are killed. */
 void dp_supervisor_tell(dp_supervisor_t *supervisor, int number, uint64_t grace_ns);
 void dp_supervisor_kill(dp_supervisor_t *supervisor);
-/* A request to end: a signal. is_again: the second one of whoever sends it. */
+/* A request to end: a signal. is_again: the second request of the same sender. */
 void dp_supervisor_interrupt(dp_supervisor_t *supervisor, int number, int is_again);
 /* The agent is gone, or does not do what it is told: ends all that is below this process. */
 void dp_supervisor_lose_agent(dp_supervisor_t *supervisor);

@@ -8,7 +8,7 @@ import sys
 
 def run(arguments: list[str]) -> None:
     """arguments: [SCRIPT, ...] or ["-m", MODULE, ...]. Sets sys.argv and sys.path as Python does, and runs it as
-    __main__. What it raises goes on to the caller. SystemExit: there is no such script. ValueError: `-m` without a
+    __main__. An exception of it goes on to the caller. SystemExit: there is no such script. ValueError: `-m` without a
     module, or nothing."""
     is_module = arguments[:1] == ["-m"]
     if len(arguments) < 1 + is_module:

@@ -32,7 +32,7 @@ PAUSE_S = 20e-6  # between two looks whether a name is free again
 def make_options(op: int = SUM, prescale: float = 1.0, postscale: float = 1.0, wire: str = "default",
              priority: int = 0, launch_now: bool = False, count_joined: bool = False,
              stream: int | None = None, tag: int = 0, more_follow: bool = False) -> _c.Options:
-    """Options that calls share: libdp copies them. What is of one call goes into a _copy()."""
+    """Options that calls share: libdp copies them. A field for one call goes into a _copy()."""
     if wire not in WIRES:
         raise errors.InvalidError(f"there is no wire '{wire}'; {', '.join(WIRES)}")
     return _c.Options(reduce=op, wire=WIRES[wire], prescale=prescale, postscale=postscale,

@@ -1,6 +1,6 @@
 """bench.py - makes one run: starts gpt2 or a peer, and keeps its figures as one JSON file.
 
-What a run left is judged by gates.py and drawn by report.py; here it is only collected.
+gates.py judges the results of a run and report.py draws them; here they are only collected.
 """
 import fcntl
 import hashlib

@@ -101,8 +101,8 @@ uint64_t dp_auth_code(const dp_code_key_t *key, const void *data, size_t bytes)
 
 /* ---- The file of a secret ------------------------------------------------------------------- */
 
-/* Symbolic links are followed: Kubernetes mounts secrets as links. What counts is whose file stands
- * at their end, and the descriptor that was looked at is the one that is read. */
+/* Symbolic links are followed: Kubernetes mounts secrets as links. The owner of
+ * the file at their end counts, and the descriptor that was checked is the one that is read. */
 
 /* A secret that Kubernetes mounts for a user other than root is root's, and readable by a group of
  * that user (fsGroup). */

@@ -87,7 +87,7 @@ typedef struct dp_config {
     char inject[256];                  /* INJECT: faults on purpose, see inject.h */
     struct dp_inject *injector;        /* borrowed: the faults in force, made from `inject` when a
                                           context begins; NULL: none */
-    /* Given by whoever starts the ranks, not settings of a user. */
+    /* Given by the launcher of the ranks, not settings of a user. */
     int rank;             /* RANK, -1: not given; likewise below */
     int world_size;       /* SIZE */
     int local_rank;       /* LOCAL_RANK */

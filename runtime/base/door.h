@@ -1,6 +1,6 @@
 /*
- * door.h - how a stranger becomes a peer: accepts connections, hears one hello of fixed size from
- * each, and hands those that prove themselves to the door's owner.
+ * door.h - a listening socket that admits only peers of the job: accepts connections, reads one
+ * hello of fixed size from each, and hands those that prove the secret to the door's owner.
  *
  *     listeners --accept--> visitor --hello is whole--> judge() --> the owner's, or refused
  *                              |                                           |
@@ -9,8 +9,8 @@
  * Anybody may connect, so the same rules hold at every door:
  * - Nothing but the hello is read, and other users of a local socket are hung up on before that.
  * - A bounded number of visitors is held: DP_DOOR_EXTRA more than are expected. Beyond that the
- *   oldest goes of the origin that has the most, so a flood drops its own. Whoever belongs to the
- *   job comes again.
+ *   oldest goes of the origin that has the most, so a flood drops its own connections. A peer
+ *   of the job connects again.
  * - A hello has DP_DOOR_PATIENCE_S.
  * - One turn accepts a few connections only. Where no descriptor is free, a visitor goes, or the
  *   door pauses.

@@ -177,7 +177,7 @@ typedef struct dp_engine_views {
      * has no such memory. */
     void *(*address_of)(const dp_engine_t *self, dp_engine_place_t place, size_t bytes);
     /* Makes one range of addresses that shows `bytes` (whole pages) at each of the places [count],
-     * one behind the other, to be read only. What it shows must stay allocated. */
+     * one behind the other, to be read only. The memory shown must stay allocated. */
     dp_status_t (*view_create)(dp_engine_t *self, const dp_engine_place_t *places, int count,
                                size_t bytes, const void **view, dp_error_t *error);
     void (*view_destroy)(dp_engine_t *self, const void *view, size_t bytes); /* of all places */

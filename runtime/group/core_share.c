@@ -152,7 +152,7 @@ void dp_core_share_from(dp_core_share_t *share, dp_reader_t *reader)
     }
 }
 
-/* ---- Who has a core ------------------------------------------------------------------------- */
+/* ---- Matching ranks with cores -------------------------------------------------------------- */
 
 /* Ranks matched with cores, by augmenting paths (Kuhn): a rank takes a free core of its own, or one
  * whose owner can move to another. */

@@ -1,5 +1,6 @@
 /*
- * reach_choose.c - who tries whom, which address of each node is used, and why there is none.
+ * reach_choose.c - chooses which nodes try each other and which address of each node is used; says
+ * why there is none.
  *
  * Pure arithmetic on cards and surveys, the same on every rank, so all ranks choose alike and fail
  * with one text. Called by dp_init() and by dprun.

@@ -37,7 +37,7 @@ void dp_reach_hello_write(const dp_secret_t *secret, int from, int to,
 int dp_reach_hello_answer(const dp_secret_t *secret, int node,
                           const uint8_t hello[REACH_HELLO_BYTES],
                           uint8_t answer[REACH_ANSWER_BYTES]);
-/* The node that answered; -1: whoever it was does not know the secret. */
+/* The node that answered; -1: the answer comes from a program that does not know the secret. */
 int dp_reach_answer_read(const dp_secret_t *secret, const uint8_t nonce[REACH_NONCE_BYTES],
                          const uint8_t answer[REACH_ANSWER_BYTES]);
 

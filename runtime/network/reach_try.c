@@ -1,5 +1,6 @@
 /*
- * reach_try.c - connects to every address of this node's partners, and finds who answers there.
+ * reach_try.c - connects to every address of this node's partners, and finds which node answers
+ * there.
  *
  * Called by dp_init() on the program's thread, or by dprun, while a thread of reach.c answers the
  * partners. All attempts are under way at once, in one poll(). An attempt that nothing answers is

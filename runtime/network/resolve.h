@@ -9,7 +9,7 @@
 
 #define DP_RESOLVE_ROOM 40 /* of an address as text; version 6 without a scope */
 
-/* Looks a name up in a thread of its own, which may last longer than whoever asks. */
+/* Looks a name up in a thread of its own, which may outlive the object that asked. */
 typedef struct dp_resolution dp_resolution_t;
 
 /* *out is returned: dp_resolution_free(). DP_ERR_SYSTEM: no thread or descriptor;

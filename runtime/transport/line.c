@@ -411,7 +411,7 @@ static void say_farewells(dp_line_t *self)
         dp_line_send_beat(self, &self->peers[i], DP_LINE_FAREWELL);
 }
 
-/* Reads lines until all are done, within the deadline. What is found is not reported any more. */
+/* Reads lines until all are done, within the deadline. Losses are not reported any more. */
 static void await_farewells(dp_line_t *self, uint64_t deadline_ns)
 {
     const uint64_t open_limit_ns = dp_now_ns() + LATE_OPEN_NS;

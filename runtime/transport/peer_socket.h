@@ -1,6 +1,6 @@
 /*
- * peer_socket.h - a UNIX socket between two ranks of one node: how a rank is found, and who may
- * connect.
+ * peer_socket.h - a UNIX socket between two ranks of one node: how a rank is found, and which
+ * processes may connect.
  *
  * A rank that others connect to listens on a local socket (local_socket.h), whose name proves
  * nothing: any process in the same network namespace can read it. Both ends compare the other's

@@ -292,8 +292,8 @@ static const char *accept_data(ucx_peer_t *peer, const dp_control_frame_t *frame
     return NULL;
 }
 
-/* UCX's callback for each frame. Everything in it is checked: anybody who reaches the listener may
- * send one, and only the tag tells a rank of this job. */
+/* UCX's callback for each frame. Everything in it is checked: any program that reaches the listener
+ * may send one, and only the tag tells a rank of this job. */
 static ucs_status_t on_frame(void *arg, const void *header, size_t header_length, void *data,
                              size_t length, const ucp_am_recv_param_t *param)
 {
@@ -409,7 +409,7 @@ static dp_status_t ucx_arm(dp_transport_t *base)
 }
 
 /* Has no work: the worker's epoll is level-triggered over TCP sockets, so unread data makes its
- * descriptor readable whoever polled meanwhile. */
+ * descriptor readable even if another thread polled meanwhile. */
 static dp_status_t ucx_rearm(dp_transport_t *base)
 {
     (void)base;
@@ -460,8 +460,8 @@ static int peers_are_done(const ucx_t *self)
     return 1;
 }
 
-/* Sends BYE to all and polls until all have exchanged BYE and ACK, or the deadline. What arrives is
- * dropped. */
+/* Sends BYE to all and polls until all have exchanged BYE and ACK, or the deadline. Messages
+ * that arrive are dropped. */
 static void say_goodbyes(ucx_t *self, uint64_t deadline_ns)
 {
     for (int i = 0; i < self->peer_count; i++) {

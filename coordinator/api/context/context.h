@@ -179,7 +179,7 @@ struct dp_context {
     dp_program_t *program; /* launches of the ordered groups */
     dp_loop_t *loop;
 
-    /* of one file each; the structs say which, and who may touch what */
+    /* of one file each; the structs say which, and which thread may use a field */
     dp_trace_track_t *agree_track; /* the owner of progress only */
     dp_watch_t watch;
     dp_seen_t seen;

@@ -1,7 +1,7 @@
 /*
  * owned.h - objects that a program may leave to dp_finalize().
  *
- * Called on the program's threads by those who make and destroy such objects.
+ * Called by the functions that make and destroy such objects, on the program's threads.
  */
 #ifndef DP_COORDINATOR_OWNED_H
 #define DP_COORDINATOR_OWNED_H

@@ -1,5 +1,6 @@
 /*
- * places.c - see places.h.
+ * places.c - finds a rank's place among the group's ranks, ordered by rank of the world, and the
+ * rank at a place; places.h says why the two differ.
  */
 #include "coordinator/api/context/places.h"
 

@@ -70,8 +70,9 @@ static int stands_still(dp_context_t *context, dp_lane_t lane, uint64_t now_ns)
     return 0;
 }
 
-/* Which rank is missing in a lane that stands still; is_awaited: this one waits for it. The end of
- * a group waits in the main lane, outside of the engine, for gathers that may wait for a rank. */
+/* The rank that is missing in a lane that stands still; is_awaited: this one waits for it. The end
+ * of a group waits in the main lane, outside of the engine, for gathers that may wait for a rank.
+ */
 static int missing_rank(const dp_context_t *context, dp_lane_t lane, int *is_awaited)
 {
     const dp_watch_lane_t *lanes = context->watch.lanes;

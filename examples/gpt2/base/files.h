@@ -21,7 +21,7 @@ int gpt2_path_ends(const char *path, const char *suffix);
 /* Creates a folder and its parents, durably; existing ones are fine. */
 int gpt2_make_folders(const char *path, gpt2_error_t *error);
 
-/* Removes a folder with all that is in it, or a file. What is missing is fine. */
+/* Removes a folder with all that is in it, or a file. A missing path is no error. */
 int gpt2_remove_folder(const char *path, gpt2_error_t *error);
 
 /* Creates (or empties) a file for writing, in a folder that gets its name when it is whole. */

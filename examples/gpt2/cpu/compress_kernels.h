@@ -7,8 +7,8 @@
  * arXiv:1712.01887. PowerSGD (Vogels et al. 2019, arXiv:1905.13727) sends a product of two thin
  * matrices. Nothing here knows of ranks, messages or steps.
  *
- * Whatever must be equal on all ranks has the same bits for every instruction set: what is applied
- * to the model, and its sum of squares. What a rank contributes need not.
+ * The update that is applied to the model, and its sum of squares, must be equal on all ranks, so
+ * they have the same bits for every instruction set. A rank's own contribution need not.
  */
 #ifndef GPT2_COMPRESS_KERNELS_H
 #define GPT2_COMPRESS_KERNELS_H

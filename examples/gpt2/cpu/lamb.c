@@ -5,7 +5,7 @@
  * Compiled without contraction, as adamw.c is: every operation rounds once. The squares of a block
  * are added up in one order for every instruction set, and on a GPU: element i of a block belongs
  * to lane i modulo 32, and the lanes are added in a tree. So norms have the same bits on all ranks,
- * whoever holds a block. It must not know of tensors, threads or ranks.
+ * for any placement of blocks. It must not know of tensors, threads or ranks.
  */
 #include "examples/gpt2/cpu/isa.h"
 

@@ -282,9 +282,9 @@ DEVICE_INLINE void hide_future(float (&s)[tall][columns / 8][4], int first_row, 
     }
 }
 
-/* ---- Who does what -------------------------------------------------------------------------- */
+/* ---- The tiles of a thread block ------------------------------------------------------------ */
 
-/* Which tile of which head a block works on. Blocks start in about the order of their numbers:
+/* The tile, and its head, that a block works on. Blocks start in about the order of their numbers:
  * heads go in groups whose keys and values stay in the second-level cache, and inside a group the
  * tiles with the most work come first, which leaves the short ones to fill the end. */
 typedef struct attention_grid {

@@ -113,7 +113,7 @@ int gpt2_cuda_column_sum(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float
 /*
  * losses [rows] = -log softmax(logits [0, vocab))[target], natural logarithm. With gradient, logits
  * [rows][vocab_padded] become (softmax - onehot) * weight, and 0 in padded columns; else they stay.
- * Whatever stands in padded columns does not matter. A target outside [0, vocab) gives NaN.
+ * Padded columns may hold anything before the call. A target outside [0, vocab) gives NaN.
  */
 int gpt2_cuda_classifier(gpt2_cuda_stream_t stream, gpt2_cuda_type_t type, float *losses,
                          void *logits, const int32_t *targets, float weight, int gradient,

@@ -4,7 +4,7 @@
  *
  * A text file for each chip, cuBLAS version and driver: its name is a hash of these, its first
  * lines say them, its last line is a checksum of all before. It is written under another name and
- * moved into place. Whatever is wrong with it, the program tunes again.
+ * moved into place. If anything in it is wrong, the program tunes again.
  */
 #include "examples/gpt2/cuda/matmul_internal.h"
 

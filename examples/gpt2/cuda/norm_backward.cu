@@ -4,9 +4,9 @@
  * gradient of the bias before the norm.
  *
  * A block takes some rows; each of its threads owns eight columns and keeps their share of the
- * three sums in registers over all of the block's rows. What a row needs from all columns (two
- * sums) goes through shared memory, for ROWS rows at a time. The blocks' shares
- * are folded in order by gpt2_cuda_fold(). How many blocks there are depends on the rows alone.
+ * three sums in registers over all of the block's rows. Two sums that a row needs from all columns
+ * go through shared memory, for ROWS rows at a time. gpt2_cuda_fold() folds the blocks' shares in
+ * order. The number of blocks depends on the rows alone.
  */
 #include "examples/gpt2/cuda/device.cuh"
 

@@ -38,7 +38,7 @@ typedef struct gpt2_cuda_plan_options {
     size_t lookups;     /* rows of lookups' gradients behind the arena of them; 0: none */
 } gpt2_cuda_plan_options_t;
 
-/* One block's, in elements of the type; rows = batch * length. What is computed again is shared. */
+/* One block's, in elements of the type; rows = batch * length. Blocks share what is recomputed. */
 typedef struct gpt2_cuda_block {
     void *input;     /* [rows][C] residual stream before the block */
     void *ln1;       /* [rows][C] */
@@ -100,7 +100,7 @@ typedef struct gpt2_cuda_plan {
     size_t weights;
     size_t moments;
     size_t low;
-    size_t gradients;  /* whoever brings them, with the rows of lookups */
+    size_t gradients;  /* from libdp or the plug-in, with the rows of lookups */
     size_t rows_apart; /* of these, those rows */
     size_t kept;       /* by layers, for backward */
     size_t logits;

@@ -136,8 +136,8 @@ typedef struct gpt2_cuda_pass {
 
 /* 0, or -1 with "what: the runtime's words". */
 int gpt2_cuda_check(int code, const char *what, gpt2_error_t *error);
-/* Remembers the first call of a pass that failed. What is queued behind it computes nonsense, and
- * nobody gets to see it. */
+/* Remembers the first call of a pass that failed. The work queued behind it computes nonsense,
+ * which is never used. */
 void gpt2_cuda_note(gpt2_cuda_pass_t *pass, const char *what, int code);
 
 /* A weight as matrix products read it, in full as the optimizer has it, and a gradient. */

@@ -21,8 +21,8 @@
 
 /*
  * Where a save takes its content from. It asks for every tensor, in the list's order, of one arena
- * after the other within a tensor, and then for every piece of every extra file. What it got is
- * good until it asks for the next. NULL: it cannot be had; the cause is in error.
+ * after the other within a tensor, and then for every piece of every extra file. A piece stays
+ * valid until the save asks for the next one. NULL: there is none; the cause is in error.
  *
  * Where a content comes from several ranks these must make the same calls: see
  * gpt2_content_walk().

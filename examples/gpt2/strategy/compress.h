@@ -3,8 +3,8 @@
  * libdp's dp_gradients, and what its methods (topk.c, powersgd.c) fill in.
  *
  * A method takes some of the matrices; all other tensors, and all of them in steps before
- * settings.start, are averaged as they are. Main thread only. What a step leaves in the gradients,
- * its norm, and whether it is skipped are the same bits on all ranks.
+ * settings.start, are averaged as they are. Main thread only. The gradients after a step, its norm,
+ * and whether it is skipped are the same bits on all ranks.
  */
 #ifndef GPT2_COMPRESS_H
 #define GPT2_COMPRESS_H

@@ -1,7 +1,7 @@
 /*
  * powersgd.c - low-rank gradients: of each matrix M the ranks average P = M Q and Q = M' P, with P
- * made orthonormal in between, and take P Q' for the average of M. What that misses stays with each
- * rank for the next step (Vogels, Karimireddy and Jaggi 2019, arXiv:1905.13727).
+ * made orthonormal in between, and take P Q' for the average of M. Each rank keeps the difference
+ * for the next step (Vogels, Karimireddy and Jaggi 2019, arXiv:1905.13727).
  *
  * compress.c calls it on the main thread. P and Q are averaged by dp_allreduce(), so the bytes do
  * not grow with the number of ranks. Each step begins with the Q of the one before; the first Q is

@@ -2,8 +2,8 @@
  * stage_state.h - the state of all stages brought together on rank 0, group by group, and handed
  * out from there: for checkpoints, samples, exports, and comparisons.
  *
- * pipeline.c owns one; strategy_coordinator.c calls it, on the main thread. Which stage has a
- * group, and which rank counts it, mesh.h says.
+ * pipeline.c owns one; strategy_coordinator.c calls it, on the main thread. mesh.h says which stage
+ * has a group, and which rank counts it.
  */
 #ifndef GPT2_STAGE_STATE_H
 #define GPT2_STAGE_STATE_H

@@ -2,8 +2,8 @@
  * stage_sums.h - sums of a stage's gradients along the axes of the mesh, and the norm of all
  * stages'.
  *
- * pipeline.c owns one; strategy_coordinator.c calls it, on the main thread. Along which axes a
- * tensor is summed, and who counts it, mesh.h says.
+ * pipeline.c owns one; strategy_coordinator.c calls it, on the main thread. mesh.h says along which
+ * axes a tensor is summed, and which rank counts it.
  */
 #ifndef GPT2_STAGE_SUMS_H
 #define GPT2_STAGE_SUMS_H

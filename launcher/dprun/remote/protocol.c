@@ -2,7 +2,7 @@
  * protocol.c - the frames of protocol.h as bytes. Pure but for the ticket, which reads a
  * descriptor.
  *
- * Called by the files of fleet.c in dprun and of station.c on a node. Whatever is read is checked.
+ * Called by the files of fleet.c in dprun and of station.c on a node. Every field read is checked.
  */
 #include "launcher/dprun/remote/protocol.h"
 

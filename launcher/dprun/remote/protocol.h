@@ -135,7 +135,7 @@ void dp_remote_about_write(dp_writer_t *writer, const dp_remote_about_t *about);
 int dp_remote_about_read(dp_reader_t *fields, dp_remote_about_t *about); /* -1: malformed */
 
 void dp_remote_message_write(dp_writer_t *writer, const dp_message_t *message);
-/* -1: malformed, or what happened to a rank without a rank. Which ranks there are the caller knows.
+/* -1: malformed, or news of a rank without its number. The caller checks that the job has the rank.
  */
 int dp_remote_message_read(dp_reader_t *fields, dp_message_t *message);
 

@@ -3,7 +3,7 @@
  * dprun itself for the machine it runs on.
  *
  * The ticket goes through the process's standard input, which stays open for the job's life: its
- * end is how a station learns that dprun is gone. What the process writes is kept for error texts.
+ * end tells a station that dprun is gone. The output of the process is kept for error texts.
  */
 #ifndef DP_LAUNCHER_SHELL_H
 #define DP_LAUNCHER_SHELL_H

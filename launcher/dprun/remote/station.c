@@ -304,7 +304,7 @@ static dp_status_t open_station(dp_station_t *station, dp_error_t *error)
     for (size_t i = 0; i < DP_ARRAY_LEN(requests);
          i++) /* not those that nohup or "&" has ignored */
         if (!is_ignored(requests[i])) sigaddset(&heard, requests[i]);
-    /* Whatever comes to all processes of a job ends this one by dprun's word alone. */
+    /* A signal to all processes of a job does not end this one: it waits for dprun's word. */
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &station->old_mask);
     station->signals = signalfd(-1, &heard, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -9,7 +9,7 @@
 
 typedef struct dp_station_options {
     dp_remote_ticket_t ticket; /* its secret is wiped once there is a link */
-    int has_lifeline;          /* standard input ends when whoever started this one is gone */
+    int has_lifeline;          /* standard input ends when the process that started this is gone */
     uint64_t start_timeout_ns; /* to reach dprun */
 } dp_station_options_t;
 

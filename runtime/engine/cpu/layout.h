@@ -10,7 +10,7 @@
  *
  * Shards, parts of shards and chunks are ranges of blocks. Why blocks and not elements: the figures
  * of a block (norm and so on) are exact only if one rank computes all of it, and then they do not
- * depend on how pieces were grouped or who reduced which shard. Pure arithmetic; all ranks come to
+ * depend on how pieces were grouped or on the shards of ranks. Pure arithmetic; all ranks come to
  * the same answer.
  */
 #ifndef DP_ENGINE_CPU_LAYOUT_H

@@ -32,7 +32,7 @@ typedef struct exchange_run {
     dp_error_t *error;
 } exchange_run_t;
 
-/* ---- Who sends what ------------------------------------------------------------------------- */
+/* ---- Senders and counts --------------------------------------------------------------------- */
 
 static const uint64_t *manifest_of(const exchange_run_t *run, int rank)
 {

@@ -45,8 +45,8 @@ struct dp_nccl_group {
     char name[64];              /* what NCCL calls it */
     char title[80];             /* " of group 'x'", "" for the world */
     uint64_t settle_ns;         /* longest a call may be in progress; 0: no limit */
-    pthread_mutex_t issue_lock; /* whoever issues something on its communicator and waits until NCCL
-                                   has taken it */
+    pthread_mutex_t issue_lock; /* held while a thread issues something on the communicator and
+                                    waits until NCCL has taken it */
     ncclComm_t comm;            /* guarded by call_lock */
     /* guarded by the engine's lock */
     dp_nccl_state_t state;

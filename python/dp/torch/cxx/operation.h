@@ -59,7 +59,7 @@ constexpr const char *kDestroyed = "the process group was destroyed";
     C10_THROW_ERROR(DistBackendError, text);
 }
 
-/* Lets other threads of Python run while this one waits, whoever called. */
+/* Lets other threads of Python run while this one waits, if it holds the GIL. */
 class WithoutGil
 {
   public:

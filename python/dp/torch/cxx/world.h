@@ -219,7 +219,7 @@ class World
         call_server();
     }
 
-    /* Ends the threads before dp_finalize(). What is in flight keeps its memory until clear(). */
+    /* Ends the threads before dp_finalize(). Operations in flight keep memory until clear(). */
     void close()
     {
         if (is_forked()) { /* they live in the parent */

@@ -7,8 +7,8 @@
  * send first cannot deadlock. Neither the copying of a slice nor done() happens under the lock.
  *
  * A thread that waits polls for DP_SPIN, then sleeps on its rank's bell, a futex in shared memory
- * that other ranks ring only if somebody sleeps there. Messages that nobody waits for are moved by
- * a thread of the engine; while others make progress it backs off, and it sleeps when nothing is
+ * that other ranks ring only if a thread sleeps there. Messages that no thread waits for are moved
+ * by a thread of the engine; while others make progress it backs off, and it sleeps when nothing is
  * posted.
  */
 #include "runtime/engine/cpu/direct/direct.h"

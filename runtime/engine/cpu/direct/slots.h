@@ -1,6 +1,7 @@
 /*
  * slots.h - the ring through which one rank sends messages to another one of its node, in one
- * ordered group. Pure: plain memory, one writer, one reader; it must not know who sleeps or when.
+ * ordered group. Pure: plain memory, one writer, one reader; it must not know which
+ * thread sleeps, or when.
  *
  *     written 7   the sender's: slots that it has filled in
  *     taken   5   the receiver's: slots that it is done with

@@ -45,7 +45,7 @@ void dp_exchange_pool_destroy(dp_exchange_pool_t *pool)
     free(pool);
 }
 
-/* ---- Who sends what to whom ----------------------------------------------------------------- */
+/* ---- Senders, receivers and counts ---------------------------------------------------------- */
 
 /* 1: this rank's send_counts are read, and *count of them. */
 static int gives_counts(const dp_exchange_run_t *run, size_t *count)

@@ -209,7 +209,7 @@ static dp_status_t stream_chunks(move_run_t *run)
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
-/* ---- What comes from elsewhere, and to whom ------------------------------------------------- */
+/* ---- Rows of other nodes, and their receivers ----------------------------------------------- */
 
 static void add_source(move_run_t *run, int rank, dp_range_t range, char *to)
 {

@@ -3,8 +3,8 @@
  *
  * Always in the same order: local ranks ascending, then nodes ascending. Sums of 16-bit floats stay
  * fp32 until the end. On a 16-bit wire every node's sum is rounded, the own one like the others,
- * and so is the result that is sent back: all ranks end with the same bits. Whatever the partition,
- * an element meets the same operations.
+ * and so is the result that is sent back: all ranks end with the same bits. Every partition applies
+ * the same operations to an element.
  *
  * Called by reduce.c, on the thread that runs the operation. It must not know how chunks travel.
  */

@@ -433,7 +433,7 @@ static dp_status_t stream_chunks(reduce_run_t *run)
     return failed_peer >= 0 ? dp_inter_node_lost(run->group, failed_peer) : DP_OK;
 }
 
-/* ---- Who owns what -------------------------------------------------------------------------- */
+/* ---- Owners of shards ----------------------------------------------------------------------- */
 
 static void add_target(reduce_run_t *run, int rank, dp_range_t range, size_t row)
 {
