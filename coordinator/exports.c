@@ -1,7 +1,7 @@
 /*
  * exports.c - the one source of libdp.so itself; everything else comes from the folders' archives.
  *
- * Pins what other builds compiled against a header of ours rely on.
+ * It runs nothing. It only asserts sizes and values of dp.h that programs built earlier rely on.
  */
 #include "dp.h"
 

@@ -1,5 +1,8 @@
 /*
- * post.h - what threads of the program and of the data plane tell a loop. Any thread; never blocks.
+ * post.h - messages to a loop from other threads: an urgent wait, a launch that is done, an abort.
+ *
+ * Called by coordinator/api and the pipeline's callbacks, on any thread. No call blocks: it leaves
+ * a flag in the inbox (inbox.h), which the next round takes out.
  */
 #ifndef DP_COORDINATOR_LOOP_POST_H
 #define DP_COORDINATOR_LOOP_POST_H

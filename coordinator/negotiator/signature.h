@@ -1,7 +1,8 @@
 /*
  * signature.h - what ranks must agree on about an operation: kind, types, shapes, scales, root.
  *
- * Pure. Knows how to compare two and say in words where they differ, and how to travel.
+ * Pure functions: they compare two signatures, say in words where these differ, and write and read
+ * them as bytes. Called by the negotiator's other files, on the thread that drives it.
  */
 #ifndef DP_COORDINATOR_SIGNATURE_H
 #define DP_COORDINATOR_SIGNATURE_H

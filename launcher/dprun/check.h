@@ -1,5 +1,6 @@
 /*
- * check.h - --check: whether this machine can run jobs, and what to do where it cannot.
+ * check.h - `dprun --check` without nodes: says whether this machine can run jobs, and what to do
+ * if not. dprun.c calls it and exits; check_nodes.h is for several nodes.
  */
 #ifndef DP_LAUNCHER_CHECK_H
 #define DP_LAUNCHER_CHECK_H

@@ -1,5 +1,6 @@
 /*
- * running.h - where a job that runs on this machine keeps its recorders.
+ * running.h - finds the run directory of a job that runs on this machine, for `dptrace top`: by
+ * folder, by pid, or the only one there is. main.c calls it, on dptrace's only thread.
  */
 #ifndef DP_DPTRACE_RUNNING_H
 #define DP_DPTRACE_RUNNING_H

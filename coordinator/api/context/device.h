@@ -1,5 +1,8 @@
 /*
- * device.h - the device of a context: chosen and made in dp_init(), asked on the program's threads.
+ * device.h - the device of a context: host memory, or a GPU.
+ *
+ * init.c has it chosen and made in dp_init(); the files of gradients and shards clear its memory
+ * and compute checksums of it, on the program's threads.
  */
 #ifndef DP_COORDINATOR_DEVICE_H
 #define DP_COORDINATOR_DEVICE_H

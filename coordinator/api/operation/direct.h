@@ -1,6 +1,8 @@
 /*
  * direct.h - a send or receive in an ordered group: from its request to the engine and back,
  * without the coordinator and the pipeline.
+ *
+ * Called by submit.c and wait.c, on the program's threads.
  */
 #ifndef DP_COORDINATOR_DIRECT_H
 #define DP_COORDINATOR_DIRECT_H

@@ -1,5 +1,8 @@
 /*
- * stage.h - tensors in ordinary host memory on a GPU's context.
+ * stage.h - on a GPU's context, carries a tensor in ordinary host memory through pinned memory.
+ *
+ * submit.c begins it on the program's thread; request.c ends it on the thread that completes the
+ * operation.
  */
 #ifndef DP_COORDINATOR_STAGE_H
 #define DP_COORDINATOR_STAGE_H

@@ -1,5 +1,8 @@
 /*
  * stream.h - operations that begin behind a device's stream, or that a stream waits for.
+ *
+ * Called by submit.c, wait.c, stream_span.c and the two syncs on a stream (gradients_stream.c,
+ * coordinator/shards), on the program's threads; most with the context's lock held.
  */
 #ifndef DP_COORDINATOR_STREAM_H
 #define DP_COORDINATOR_STREAM_H

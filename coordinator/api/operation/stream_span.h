@@ -1,5 +1,8 @@
 /*
- * stream_span.h - marks on a device's stream, for the timeline.
+ * stream_span.h - times the program's work on a device's stream, for the timeline: here the waits
+ * inside it; dp.h declares the spans of the program.
+ *
+ * Called by wait.c, on the program's threads, and by init.c at the end.
  */
 #ifndef DP_COORDINATOR_STREAM_SPAN_H
 #define DP_COORDINATOR_STREAM_SPAN_H

@@ -1,5 +1,8 @@
 /*
- * wait.h - waits of the library itself, on the program's threads.
+ * wait.h - waits that the library itself needs, beside dp_wait() and its kin in dp.h.
+ *
+ * Called by gradients_sync.c, group.c and coordinator/shards, on the program's threads; launch.c
+ * asks for the skew of a lane.
  */
 #ifndef DP_COORDINATOR_WAIT_H
 #define DP_COORDINATOR_WAIT_H

@@ -1,5 +1,8 @@
 /*
- * group.h - the groups of a context, at its beginning and end.
+ * group.h - the groups of a context: the world is made and all groups are freed here; dp.h declares
+ * what programs call.
+ *
+ * Called by init.c and mesh.c, on the program's thread.
  */
 #ifndef DP_COORDINATOR_GROUP_H
 #define DP_COORDINATOR_GROUP_H

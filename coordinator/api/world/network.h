@@ -1,5 +1,7 @@
 /*
- * network.h - the network interface that leads to the other nodes.
+ * network.h - finds the network interface that leads to the other nodes, by trying.
+ *
+ * Called by init.c in dp_init(), on the program's thread. It must not know what travels there.
  */
 #ifndef DP_COORDINATOR_NETWORK_H
 #define DP_COORDINATOR_NETWORK_H

@@ -1,5 +1,6 @@
 /*
- * watch.h - whether the data plane still moves.
+ * watch.h - finds a launched operation that does not move any more, and the rank that holds it up.
+ * init.c gives the function to the loop as a callback.
  */
 #ifndef DP_COORDINATOR_WATCH_H
 #define DP_COORDINATOR_WATCH_H

@@ -1,5 +1,8 @@
 /*
  * report.h - the block that ends a failed job: which rank, why, what it did last, what is left.
+ *
+ * dprun.c prints it once all ranks have ended; report_file.c takes the same facts. fate.h has the
+ * verdict.
  */
 #ifndef DP_LAUNCHER_REPORT_H
 #define DP_LAUNCHER_REPORT_H

@@ -1,11 +1,11 @@
 /*
- * report_file.h - `--report FILE`: what became of the job, for a program that reads it behind
- * dprun.
+ * report_file.h - `--report FILE`: how the job ended, for a program that reads it after dprun has
+ * ended.
  *
  * The file is opened before anything is started, so that a path that cannot be written is refused
  * in time, and is empty until the job has ended. Written in place: it may be a device, a pipe, or a
  * file that a container's runtime has mounted. A name that ends in .json gets fields
- * (docs/launch.md), every other the text that dprun itself prints.
+ * (docs/faults.md), every other the text that dprun itself prints.
  */
 #ifndef DP_LAUNCHER_REPORT_FILE_H
 #define DP_LAUNCHER_REPORT_FILE_H

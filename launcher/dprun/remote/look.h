@@ -1,5 +1,7 @@
 /*
- * look.h - facts of the machine that a user compares between nodes.
+ * look.h - facts of this machine: the row of `dprun --check -H`, a free port, UCX's version.
+ *
+ * Called by a station for its node and by dprun for its own machine.
  */
 #ifndef DP_LAUNCHER_LOOK_H
 #define DP_LAUNCHER_LOOK_H

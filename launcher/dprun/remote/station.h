@@ -1,6 +1,7 @@
 /*
- * station.h - dprun's end on a node: `dprun --station`, or `dprun --node` on all nodes but the
- * first.
+ * station.h - dprun's process on one of several nodes: it connects to dprun, starts an agent for
+ * the node's ranks and relays between them. `dprun --station`, or `dprun --node` on all nodes but
+ * the first, runs it.
  */
 #ifndef DP_LAUNCHER_STATION_H
 #define DP_LAUNCHER_STATION_H
