@@ -160,6 +160,7 @@ static pid_t fork_guard(const dp_supervisor_start_t *start, const dp_agent_start
     close_fd(start->signals);
     close_fd(start->listener);
     close_fd(start->pump_fd);
+    dp_metrics_forget(start->job->metrics);
     _exit(dp_guard_run(agent));
 }
 

@@ -340,6 +340,9 @@ dp_status_t dp_job_init(dp_job_t *job, const dp_command_t *command, int *exit_co
     if (*exit_code != 0) return DP_ERR_INVALID;
     *exit_code = 1;
     if (check_kernel(error) != DP_OK) return error->status;
+    *exit_code = DP_EXIT_USAGE;
+    if (dp_metrics_open(command->metrics, &job->metrics, error) != DP_OK) return error->status;
+    *exit_code = 1;
     dp_cores_init(&job->cores);
     job->threads = dp_cores_share(&job->cores, job->size);
     if (dp_env_init(&job->env, environ) != 0 || give_variables(job) != 0 ||
@@ -367,8 +370,25 @@ void dp_job_forget_secret(dp_job_t *job)
     explicit_bzero(&job->ticket.secret, sizeof(job->ticket.secret));
 }
 
+dp_status_t dp_job_start_metrics(dp_job_t *job, struct event_base *base)
+{
+    const dp_metrics_source_t source = {.run_dir = job->run_dir,
+                                        .node = job->host,
+                                        .first_rank = job->command->place.first_rank,
+                                        .count = job->size};
+
+    return dp_metrics_start(job->metrics, base, &source);
+}
+
+void dp_job_stop_metrics(dp_job_t *job)
+{
+    dp_metrics_close(job->metrics);
+    job->metrics = NULL;
+}
+
 void dp_job_fini(dp_job_t *job)
 {
+    dp_job_stop_metrics(job);
     for (size_t i = 0; i < job->given_count; i++) {
         free(job->given[i]);
     }

@@ -12,6 +12,7 @@
 
 #include "launcher/dprun/cores.h"
 #include "launcher/dprun/env.h"
+#include "launcher/dprun/metrics/serve.h"
 #include "launcher/dprun/options.h"
 #include "runtime/base/kv.h"
 
@@ -41,7 +42,12 @@ typedef struct dp_job {
     int is_nested;                  /* dprun itself runs as a rank of another dprun */
     int sets_rank, sets_local_rank; /* RANK and LOCAL_RANK are ours: the user has not set them */
     dp_kv_ticket_t ticket;
+    dp_metrics_t *metrics; /* of --metrics, owned; NULL: none, or this is not the process */
 } dp_job_t;
+
+/* Serves the figures of --metrics from now on. DP_ERR_NO_MEMORY. */
+dp_status_t dp_job_start_metrics(dp_job_t *job, struct event_base *base);
+void dp_job_stop_metrics(dp_job_t *job); /* before the event base goes; also when not started */
 
 /* Resolves the program, counts cores, builds the environment. *exit_code is 126, 127, 2 or 1 on an
  * error. command is borrowed until dp_job_fini(). */

@@ -29,9 +29,9 @@ enum flag_kind {
     FLAG_NUMBER,  /* takes no value, sets the row's number */
     FLAG_CHOICE,  /* sets the place of its value among the choices */
     FLAG_SECONDS, /* a time of at least the row's number */
+    FLAG_PATH,    /* as FLAG_TEXT, of 1 to DP_DIRECTORY_MAX bytes */
     /* each the only one of its kind */
     FLAG_RANKS,
-    FLAG_FOLDER,
     FLAG_PORT,
     FLAG_READER,
     FLAG_VARIABLE
@@ -68,7 +68,7 @@ static const dp_flag_t flags[] = {
      "and "
      "the rest of a script's loop, stays for the shell. Default: 0.",
      START},
-    {OWN(FOLDER, directory), "--wdir", NULL, "DIR",
+    {OWN(PATH, directory), "--wdir", NULL, "DIR",
      "Where the ranks start, here and on every other machine. Default: this folder.", START},
     {TEXT(hosts), "--hosts", "-H", "NAME:SLOTS,...",
      "Starts them on these machines, through ssh. Without -np a rank for each slot.", MACHINES},
@@ -92,6 +92,10 @@ static const dp_flag_t flags[] = {
      "When the job has ended: how, by which rank and why; fields where FILE ends in .json, else "
      "the "
      "text that dprun prints.",
+     OUTPUT},
+    {OWN(PATH, metrics), "--metrics", NULL, "FILE|DIR|[HOST]:PORT",
+     "The ranks' steps, waits, bytes and memory while they run, for Prometheus: in a file, or at "
+     "http://HOST:PORT/metrics (without HOST on this machine alone); of each node on that node.",
      OUTPUT},
     {SET(is_quiet, 1), "--quiet", "-q", NULL,
      "Prints nothing of the ranks, only dprun's own lines.", OUTPUT},
@@ -224,7 +228,7 @@ static dp_status_t apply_own_flag(dp_command_t *command, const dp_flag_t *flag, 
     case FLAG_SECONDS:
         if (parse_seconds(value, ns) && *ns >= (uint64_t)flag->number) return DP_OK;
         break;
-    case FLAG_FOLDER:
+    case FLAG_PATH:
         *(const char **)field = value;
         if (value[0] != '\0' && strlen(value) <= DP_DIRECTORY_MAX) return DP_OK;
         break;

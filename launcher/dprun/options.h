@@ -46,6 +46,7 @@ typedef struct dp_command {
     int keeps_run_dir;
     const char *output_dir;  /* borrowed from argv; NULL: none */
     const char *report_file; /* likewise */
+    const char *metrics;     /* likewise: where the ranks' figures are served */
     const char *config_file; /* likewise */
     uint64_t grace_ns;       /* from TERM to KILL */
     uint64_t timeout_ns;     /* of the whole job; 0: none */

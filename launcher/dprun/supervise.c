@@ -188,6 +188,8 @@ dp_status_t dp_supervisor_init(dp_supervisor_t *supervisor, const dp_supervisor_
     if (status != DP_OK) return status;
     status = dp_job_output_create(supervisor->base, command, start->job->size, start->start_ns,
                                   &output_events, &supervisor->output, error);
+    if (status == DP_OK && dp_job_start_metrics(start->job, supervisor->base) != DP_OK)
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     if (status == DP_OK && start->nodes != NULL)
         status = dp_supervisor_start_fleet(supervisor, start, error);
     if (status == DP_OK && command->timeout_ns > 0)
@@ -248,6 +250,7 @@ void dp_supervisor_fini(dp_supervisor_t *supervisor)
 {
     dp_fleet_destroy(supervisor->fleet);
     free(supervisor->held);
+    dp_job_stop_metrics(supervisor->job);
     dp_job_output_destroy(supervisor->output);
     dp_rendezvous_destroy(supervisor->rendezvous);
     dp_input_destroy(supervisor->input);

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -230,6 +231,66 @@ dp_status_t dp_trace_file_parse(const void *data, size_t bytes, const char *what
     read_open_spans(data, header, room, file);
     qsort(file->events, file->event_count, sizeof(*file->events), compare_events);
     return DP_OK;
+}
+
+dp_status_t dp_trace_head_parse(const void *data, size_t bytes, uint64_t file_bytes,
+                                const char *what, dp_trace_head_t *head, dp_error_t *error)
+{
+    const dp_trace_file_header_t *header = data;
+    const dp_trace_file_track_t *tracks;
+    uint64_t words[DP_TRACE_STATS];
+    dp_status_t status;
+
+    memset(head, 0, sizeof(*head));
+    if (bytes < DP_TRACE_HEADER_BYTES) {
+        return dp_error_set(error, DP_ERR_INVALID, "%s: %zu bytes, too short for a trace", what,
+                            bytes);
+    }
+    status = check_file_header(header, dp_max(file_bytes, header->file_bytes), what, error);
+    if (status != DP_OK) return status;
+    head->rank = header->rank;
+    head->size = header->size;
+    head->pid = header->pid;
+    snprintf(head->host, sizeof(head->host), "%.255s", header->host);
+    head->start_ns = header->start_ns;
+    head->end_ns = atomic_load(&header->end_ns);
+    head->steps = atomic_load(&header->steps);
+    head->step_ns = atomic_load(&header->step_ns);
+    head->step = atomic_load(&header->step);
+    head->step_end_ns = atomic_load(&header->step_end_ns);
+    for (size_t i = 0; i < DP_TRACE_STATS; i++)
+        words[i] = atomic_load(&header->stats[i]);
+    memcpy(&head->stats, words, sizeof(head->stats));
+    tracks = (const void *)((const uint8_t *)data + header->track_offset);
+    for (uint32_t i = 0; i < header->track_max; i++) {
+        uint32_t depth;
+
+        if (!range_fits(header->track_offset, (i + 1) * sizeof(*tracks), bytes)) break;
+        depth = dp_min(atomic_load(&tracks[i].depth), (uint32_t)DP_TRACE_OPEN);
+        for (uint32_t k = 0; k < depth; k++) {
+            const dp_trace_record_t *open = &tracks[i].open[k];
+
+            if (open->kind != DP_TRACE_WAIT || !record_is_sane(open)) continue;
+            if (head->waiting_ns == 0 || open->start_ns < head->waiting_ns)
+                head->waiting_ns = open->start_ns;
+        }
+    }
+    return DP_OK;
+}
+
+dp_status_t dp_trace_head_read(const char *path, dp_trace_head_t *head, dp_error_t *error)
+{
+    _Alignas(64)
+        uint8_t data[DP_TRACE_HEADER_BYTES + DP_TRACE_TRACKS * sizeof(dp_trace_file_track_t)];
+    struct stat info;
+    ssize_t bytes = -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (fd >= 0 && fstat(fd, &info) == 0) bytes = pread(fd, data, sizeof(data), 0);
+    if (bytes < 0) dp_error_set(error, DP_ERR_SYSTEM, "%s: cannot read: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    if (bytes < 0) return DP_ERR_SYSTEM;
+    return dp_trace_head_parse(data, (size_t)bytes, (uint64_t)info.st_size, path, head, error);
 }
 
 dp_status_t dp_trace_file_open(const char *path, dp_trace_file_t *file, dp_error_t *error)

@@ -17,6 +17,7 @@
 
 #include <stdatomic.h>
 
+#include "dp.h"
 #include "runtime/base/error.h"
 
 #define DP_TRACE_MAGIC 0x3152545041525444ull /* "DTRAPTR1" */
@@ -78,6 +79,8 @@ _Static_assert(sizeof(dp_trace_record_t) == 48, "part of the file format");
 
 /* ---- The file's parts; writers and the reader only ------------------------------------------ */
 
+#define DP_TRACE_STATS (sizeof(dp_stats_t) / sizeof(uint64_t))
+
 typedef struct dp_trace_file_header {
     uint64_t magic;
     uint32_t version;
@@ -105,6 +108,12 @@ typedef struct dp_trace_file_header {
     /* The window that was asked for (dp_trace_keep()); all 0 without one, as in older files. */
     _Atomic uint64_t window_start_ns, window_end_ns; /* end 0: it has not ended */
     _Atomic uint64_t window_dropped;                 /* of `dropped`: may belong to the window */
+    /* For readers that take no records (dprun --metrics); all 0 in older files, and where the
+     * program marks no steps. Written one by one, so two of them may be of different moments. */
+    _Atomic uint64_t steps, step_ns;        /* that have ended, and how long they took together */
+    _Atomic uint64_t step;                  /* the program's number of the latest one */
+    _Atomic uint64_t step_end_ns;           /* when it ended */
+    _Atomic uint64_t stats[DP_TRACE_STATS]; /* a dp_stats_t, at most 50 ms older */
 } dp_trace_file_header_t;
 _Static_assert(sizeof(dp_trace_file_header_t) <= DP_TRACE_HEADER_BYTES, "header page");
 
@@ -187,6 +196,23 @@ void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fin
 
 /* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
 const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room);
+
+/* What a recorder's first pages tell: where a rank of a running job stands. */
+typedef struct dp_trace_head {
+    int rank, size, pid;
+    char host[256];
+    uint64_t start_ns, end_ns; /* end 0: it runs, or was killed */
+    uint64_t steps, step_ns, step, step_end_ns;
+    dp_stats_t stats;
+    uint64_t waiting_ns; /* since when a thread of the program waits in dp; 0: none does */
+} dp_trace_head_t;
+
+/* Reads it, and no records: some 50 kB. The statuses are those of dp_trace_file_open(). */
+dp_status_t dp_trace_head_read(const char *path, dp_trace_head_t *head, dp_error_t *error);
+
+/* The same from memory that begins with these pages; file_bytes: of the whole file. */
+dp_status_t dp_trace_head_parse(const void *data, size_t bytes, uint64_t file_bytes,
+                                const char *what, dp_trace_head_t *head, dp_error_t *error);
 
 const char *dp_trace_kind_name(dp_trace_kind_t kind); /* "wire"; "unknown" */
 /* The collective that the id of a PACK, WIRE or UNPACK stands for: "allreduce"; "unknown". */

@@ -380,6 +380,22 @@ int dp_trace_next_chunk(dp_trace_track_t *track)
     return 1;
 }
 
+void dp_trace_step(dp_trace_t *trace, uint64_t step, uint64_t step_ns, uint64_t end_ns,
+                   const dp_stats_t *stats)
+{
+    uint64_t words[DP_TRACE_STATS];
+
+    if (trace == NULL) return;
+    atomic_fetch_add_explicit(&trace->header->step_ns, step_ns, memory_order_relaxed);
+    atomic_store_explicit(&trace->header->step, step, memory_order_relaxed);
+    atomic_store_explicit(&trace->header->step_end_ns, end_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&trace->header->steps, 1, memory_order_relaxed);
+    if (stats == NULL) return;
+    memcpy(words, stats, sizeof(words));
+    for (size_t i = 0; i < DP_TRACE_STATS; i++)
+        atomic_store_explicit(&trace->header->stats[i], words[i], memory_order_relaxed);
+}
+
 uint64_t dp_trace_dropped(const dp_trace_t *trace)
 {
     if (trace == NULL) return 0;

@@ -65,6 +65,11 @@ void dp_trace_keep(dp_trace_t *trace, int begins);
 /* Records that were overwritten or found no room. Threads: any. */
 uint64_t dp_trace_dropped(const dp_trace_t *trace);
 
+/* A step took step_ns and ended at end_ns: tells those who read the header alone. stats: of this
+ * moment, NULL: as before. Threads: any. NULL is fine. */
+void dp_trace_step(dp_trace_t *trace, uint64_t step, uint64_t step_ns, uint64_t end_ns,
+                   const dp_stats_t *stats);
+
 /* Gives a track its next chunk; 0: there is none. For dp_trace_record() only. */
 int dp_trace_next_chunk(dp_trace_track_t *track);
 

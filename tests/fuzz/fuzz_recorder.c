@@ -17,6 +17,7 @@
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/view.h"
 #include "launcher/dprun/failure/recorder.h"
+#include "launcher/dprun/metrics/text.h"
 #include "tests/fuzz/scratch.h"
 
 #define RANKS 2
@@ -232,6 +233,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dp_error_t error = {DP_OK, ""};
     dp_timeline_t timeline;
     dp_last_moments_t last;
+    const dp_metrics_source_t source = {
+        .run_dir = scratch_folder(), .node = "here", .count = RANKS};
+    FILE *nowhere = fopen("/dev/null", "we");
 
     for (int rank = 0; rank < RANKS; rank++)
         make_image(&images[rank], rank);
@@ -245,6 +249,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     dp_recorder_last(scratch_folder(), 0, choice & 8 ? 2000000000 : 0, &last);
     if (memchr(last.text, '\0', sizeof(last.text)) == NULL) abort();
+    dp_metrics_write(&source, 3000000000, nowhere);
+    fclose(nowhere);
     if (dp_timeline_load(scratch_folder(), &window, &timeline, &error) == DP_OK) {
         use(&timeline);
         dp_timeline_fini(&timeline);

@@ -109,6 +109,10 @@ while read -r kind flag variable value; do
     --station | --probe) ;; # dprun's own, on other machines
     --output-dir) run 0 $flag logs printf 'x\ny'; [ "$(cat logs/rank.0.out logs/rank.1.out)" = "$(printf 'x\nyx\ny')" ] || bad "files" ;;
     --report) run 0 $flag report.json echo x; grep -q '"outcome": "succeeded"' report.json || bad "no report" ;;
+    --metrics) # of two nodes on one machine each has its own file
+        mkdir metrics; run 0 $flag "$work/metrics" sh -c 'for i in $(seq 600); do ls '"$work"'/metrics/*.prom && exit 0; sleep 0.1; done; exit 1'
+        rmdir metrics || bad "a file stays"
+        run 2 $flag nowhere/file true; expect err 'the folder nowhere: No such file' ;;
     --quiet | -q) run 0 $flag echo x; [ -s out ] && bad "not quiet" ;;
     --timestamps) run 0 $flag echo x; two '^\+[0-9:.]+ \[' ;;
     --prefix) run 0 --no-prefix $flag echo x; two '^\[[01].*\] x$' ;;

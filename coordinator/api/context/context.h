@@ -145,6 +145,8 @@ typedef struct dp_steps {
     _Atomic uint64_t current; /* for progress texts */
     _Atomic int are_declared; /* dp_step_begin() was called */
     _Atomic int is_open;      /* between dp_step_begin() and dp_step_end() */
+    _Atomic uint64_t began_ns;
+    _Atomic uint64_t told_ns; /* when the recorder's header got the statistics */
 } dp_steps_t;
 
 /* fork.c: the process that made the context, and what a child of it gives up. */

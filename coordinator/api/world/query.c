@@ -17,6 +17,8 @@
 #include "runtime/base/build_info.h"
 #include "runtime/base/inject.h"
 
+#define TELL_STATS_NS UINT64_C(50000000)
+
 const char *dp_version(void)
 {
     return DP_VERSION_TEXT;
@@ -131,6 +133,7 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     atomic_store_explicit(&context->steps.current, step, memory_order_relaxed);
     atomic_store_explicit(&context->steps.is_open, 1, memory_order_relaxed);
     snprintf(text, sizeof(text), "step %llu", (unsigned long long)step);
+    atomic_store_explicit(&context->steps.began_ns, dp_now_ns(), memory_order_relaxed);
     dp_loop_set_activity(context->loop, text);
     /* dprun --timeline of a range of steps: records are kept from the first of them on. */
     if (context->steps.window.has_steps && step == context->steps.window.first) {
@@ -141,11 +144,31 @@ void dp_step_begin(dp_context_t *context, uint64_t step)
     dp_inject_step(context->config.injector, step, &context->counts.wait_ns);
 }
 
+/* For dprun --metrics. The statistics ask threads for their CPU time, so not every step has them.
+ */
+static void tell_step(dp_context_t *context)
+{
+    const uint64_t now_ns = dp_now_ns();
+    const uint64_t began_ns = atomic_load_explicit(&context->steps.began_ns, memory_order_relaxed);
+    const uint64_t told_ns = atomic_load_explicit(&context->steps.told_ns, memory_order_relaxed);
+    dp_stats_t stats = DP_STATS_INIT;
+    int tells = now_ns - told_ns >= TELL_STATS_NS;
+
+    if (tells) {
+        atomic_store_explicit(&context->steps.told_ns, now_ns, memory_order_relaxed);
+        tells = dp_stats_get(context, &stats) == DP_OK;
+    }
+    dp_trace_step(context->trace,
+                  atomic_load_explicit(&context->steps.current, memory_order_relaxed),
+                  now_ns - dp_min(began_ns, now_ns), now_ns, tells ? &stats : NULL);
+}
+
 void dp_step_end(dp_context_t *context)
 {
     if (context == NULL || dp_context_is_forked(context)) return;
     dp_trace_end(dp_trace_thread_track(context->trace));
-    atomic_store_explicit(&context->steps.is_open, 0, memory_order_relaxed);
+    if (atomic_exchange_explicit(&context->steps.is_open, 0, memory_order_relaxed))
+        tell_step(context);
     if (context->steps.window.has_steps &&
         atomic_load_explicit(&context->steps.current, memory_order_relaxed) ==
             context->steps.window.last) {

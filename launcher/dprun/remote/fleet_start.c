@@ -240,6 +240,8 @@ void dp_fleet_node_joined(dp_fleet_node_t *node)
         memmove(start.first_host, strchr(start.first_host, '@') + 1,
                 strlen(strchr(start.first_host, '@')));
     }
+    if (command->metrics != NULL)
+        snprintf(start.metrics, sizeof(start.metrics), "%s", command->metrics);
     snprintf(start.directory, sizeof(start.directory), "%.1023s", fleet->nodes->directory);
     snprintf(start.job, sizeof(start.job), "%s", fleet->ticket.job);
     while (start.argv != NULL && start.argv[start.argc] != NULL)

@@ -150,6 +150,7 @@ uint8_t *dp_remote_start_write(const dp_remote_start_t *start, size_t *bytes)
     dp_write_text(&writer, start->node_name);
     dp_write_text(&writer, start->first_host);
     dp_write_text(&writer, start->directory);
+    dp_write_text(&writer, start->metrics);
     dp_write_text(&writer, start->job);
     dp_write_bytes(&writer, start->secret.bytes, sizeof(start->secret.bytes));
     write_list(&writer, start->argv, start->argc);
@@ -198,6 +199,7 @@ int dp_remote_start_read(dp_reader_t *fields, dp_remote_start_t *start)
     dp_read_text(fields, start->node_name, sizeof(start->node_name));
     dp_read_text(fields, start->first_host, sizeof(start->first_host));
     dp_read_text(fields, start->directory, sizeof(start->directory));
+    dp_read_text(fields, start->metrics, sizeof(start->metrics));
     dp_read_text(fields, start->job, sizeof(start->job));
     secret = dp_read_bytes(fields, sizeof(start->secret.bytes));
     if (secret != NULL) memcpy(start->secret.bytes, secret, sizeof(start->secret.bytes));

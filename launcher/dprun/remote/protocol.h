@@ -105,6 +105,7 @@ typedef struct dp_remote_start {
     char node_name[256];  /* as the user wrote it */
     char first_host[256]; /* that of node 0, for MASTER_ADDR */
     char directory[1024]; /* "": where the station is */
+    char metrics[1024];   /* --metrics; "": none */
     char job[64];         /* of the rendezvous' ticket, with its secret */
     dp_secret_t secret;
     int argc;

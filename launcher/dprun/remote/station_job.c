@@ -83,6 +83,7 @@ dp_status_t dp_station_prepare(dp_station_t *station, int *code, dp_error_t *err
         start->stdin_rank >= 0 && reader >= 0 && reader < start->local_size ? reader : -1;
     command->binds_cores = start->binds_cores;
     command->shares_gpu = start->shares_gpu;
+    command->metrics = start->metrics;
     command->variables = start->variables;
     command->variable_count = (size_t)start->variable_count;
     if (dp_job_init(&station->job, command, code, error) != DP_OK) return DP_ERR_CONFIG;
@@ -224,6 +225,8 @@ dp_status_t dp_station_go(dp_station_t *station, uint16_t master_port, dp_error_
         dp_run_dir_mark_as_node(path);
         status = dp_job_set_run_dir(&station->job, path, 1, error);
     }
+    if (status == DP_OK && dp_job_start_metrics(&station->job, station->base) != DP_OK)
+        status = dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
     dp_cgroup_memory(&station->before);
     if (status == DP_OK) status = fork_guard(station, &agent, error);
     dp_job_forget_secret(&station->job); /* the agent has it */
@@ -474,6 +477,7 @@ void dp_station_stop_job(dp_station_t *station, int is_orphan)
     if (station->guard > 0) await_guard(station);
     if (station->channel >= 0 && !is_orphan) close(station->channel);
     station->channel = -1;
+    if (station->has_job) dp_job_stop_metrics(&station->job);
     if (station->has_job && station->job.owns_run_dir) dp_run_dir_remove(station->job.run_dir);
 }
 

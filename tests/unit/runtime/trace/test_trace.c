@@ -483,6 +483,51 @@ static uint8_t *read_bytes(const folder_t *folder, size_t *bytes)
     return data;
 }
 
+/* What dprun --metrics reads of a rank that runs. */
+static void the_header_tells_steps_statistics_and_waits(void **state)
+{
+    const folder_t *folder = *state;
+    const dp_stats_t stats = {.submitted = 7, .skew_ns = 5, .trace_dropped = 3};
+    char path[96];
+    dp_trace_t *trace;
+    dp_trace_track_t *track;
+    dp_trace_head_t head;
+    dp_error_t error;
+
+    assert_int_equal(dp_trace_create(folder->path, 2, 5, "node7", 1 << 20, &trace, &error), DP_OK);
+    file_path(folder, 2, path);
+    track = dp_trace_track(trace, "main", DP_TRACE_TRACK_THREAD);
+    dp_trace_step(trace, 40, 1000, 50000, &stats);
+    dp_trace_step(trace, 41, 500, 60000, NULL); /* the statistics stay */
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_STEP, .start_ns = 70000});
+    assert_int_equal(dp_trace_head_read(path, &head, &error), DP_OK);
+    assert_int_equal(head.rank, 2);
+    assert_int_equal(head.size, 5);
+    assert_int_equal(head.pid, getpid());
+    assert_string_equal(head.host, "node7");
+    assert_int_equal(head.steps, 2);
+    assert_int_equal(head.step, 41);
+    assert_int_equal(head.step_ns, 1500);
+    assert_int_equal(head.step_end_ns, 60000);
+    assert_int_equal(head.stats.submitted, 7);
+    assert_int_equal(head.stats.skew_ns, 5);
+    assert_int_equal(head.stats.trace_dropped, 3);
+    assert_int_equal(head.waiting_ns, 0); /* a step is no wait */
+    assert_int_equal(head.end_ns, 0);
+    dp_trace_begin(track, (dp_trace_record_t){.kind = DP_TRACE_WAIT, .start_ns = 80000});
+    assert_int_equal(dp_trace_head_read(path, &head, &error), DP_OK);
+    assert_int_equal(head.waiting_ns, 80000);
+    dp_trace_end(track);
+    dp_trace_destroy(trace, 1);
+    assert_int_equal(dp_trace_head_read(path, &head, &error), DP_OK);
+    assert_int_equal(head.waiting_ns, 0);
+    assert_true(head.end_ns > 0);
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(dp_trace_head_read(path, &head, &error), DP_ERR_INVALID);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(dp_trace_head_read(path, &head, &error), DP_ERR_SYSTEM);
+}
+
 /* Of a file that was cut the first part is read, whichever byte it ends with. */
 static void cut_files_give_what_is_there(void **state)
 {
@@ -543,6 +588,7 @@ static void damaged_bytes_never_lead_outside(void **state)
     uint64_t random = 88172645463325252ull;
 
     for (int round = 0; round < 3000; round++) {
+        dp_trace_head_t head;
         dp_trace_file_t file;
         char text[300];
 
@@ -557,6 +603,7 @@ static void damaged_bytes_never_lead_outside(void **state)
             at = (size_t)(random >> 8) % (round % 3 == 0 ? 400 : bytes);
             copy[at] = (uint8_t)random;
         }
+        (void)dp_trace_head_parse(copy, bytes, bytes, "f", &head, NULL);
         if (dp_trace_file_parse(copy, bytes, "f", &file, NULL) != DP_OK) continue;
         for (size_t i = 0; i < file.event_count; i++) {
             assert_in_range(file.events[i].track, 0, DP_TRACE_TRACKS - 1);
@@ -586,6 +633,7 @@ int main(void)
         CASE(tracks_of_ended_threads_are_used_again),
         CASE(full_track_table_answers_null),
         CASE(names_are_shared_bounded_and_never_wrong),
+        CASE(the_header_tells_steps_statistics_and_waits),
         CASE(cut_files_give_what_is_there),
         CASE(cut_and_foreign_files_are_refused_by_name),
         CASE(damaged_bytes_never_lead_outside),
