@@ -1,5 +1,6 @@
 /*
- * main.c - dptrace: the command line and its subcommands: merge, report, view, info, diff, top.
+ * main.c - dptrace: the command line and its subcommands: merge, report, view, info, diff, top,
+ * record.
  *
  *     trace.R.dpt of each rank --- load ---.
  *                                           >-- timeline --- perfetto_write, chrome      merge
@@ -8,6 +9,7 @@
  *                                                   `------- two of them, diff           diff
  *
  *     trace.R.dpt of a running job --- running, top                                        top
+ *                                       `----- record, then as for merge                   record
  *
  * Each subcommand loads a timeline and hands it to one writer; output.c puts the file in its place
  * when it is whole. dprun runs `merge` for --timeline. One thread.
@@ -27,6 +29,7 @@
 
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
+#include "launcher/dptrace/record.h"
 #include "launcher/dptrace/running.h"
 #include "launcher/dptrace/top.h"
 #include "launcher/dptrace/view.h"
@@ -388,6 +391,36 @@ static int run_top(const arguments_t *arguments)
     return status == DP_OK ? EXIT_SUCCESS : print_failure(&error);
 }
 
+/* ---- record --------------------------------------------------------------------------------- */
+
+static void tell_window(const dp_step_window_t *window)
+{
+    fprintf(stderr, "dptrace: steps %" PRIu64 " to %" PRIu64 " are recorded\n", window->first,
+            window->last);
+}
+
+static int run_record(const arguments_t *arguments)
+{
+    arguments_t one = *arguments;
+    char run_dir[PATH_MAX];
+    dp_error_t error;
+    dp_status_t status;
+
+    if (arguments->output == NULL || !arguments->window.is_set || arguments->window.first == 0 ||
+        arguments->window.first != arguments->window.last) {
+        fputs("dptrace record: --steps N (how many) and -o FILE are needed\n", stderr);
+        return EXIT_USAGE;
+    }
+    status = dp_running_find(arguments->input, run_dir, sizeof(run_dir), &error);
+    if (status == DP_OK) {
+        status =
+            dp_record_await(run_dir, arguments->window.first, &one.window, tell_window, &error);
+    }
+    if (status != DP_OK) return print_failure(&error);
+    one.input = run_dir;
+    return run_merge(&one);
+}
+
 /* ---- Command line --------------------------------------------------------------------------- */
 
 static const command_t commands[] = {
@@ -415,6 +448,10 @@ static const command_t commands[] = {
      "dptrace top [RUN_DIR|PID] [--every SECONDS] [--once]\n"
      "  What each rank of a running job does now, and where the time of its last steps went.\n",
      0, run_top},
+    {"record", "osf",
+     "dptrace record [RUN_DIR|PID] --steps N -o FILE [--format perfetto|json]\n"
+     "  The next N steps of a running job as one file, as merge does; nothing is restarted.\n",
+     0, run_record},
 };
 
 static void print_usage(FILE *file)

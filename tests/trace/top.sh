@@ -1,5 +1,6 @@
 #!/bin/sh
-# dptrace top tells which rank of a running job is late, which one stands still, and when the job is over:
+# dptrace top tells which rank of a running job is late, which one stands still, and when the job is over; record takes
+# its next steps:
 # top.sh DPRUN DPTRACE STRAGGLER
 set -eu
 dprun=$1 dptrace=$2 straggler=$3
@@ -40,6 +41,12 @@ kill -STOP "$rank"
 await '^ +1 .*stopped, '
 kill -CONT "$rank"
 await '^ +1 [^,]*$'
+# The next steps of it as a timeline.
+timeout 100 "$dptrace" record "$job" --steps 2 -o "$work/steps.pftrace" 2>"$work/frame" || { echo "FAILED: record"; cat "$work/frame"; exit 1; }
+steps=$(sed -n 's/.*steps \([0-9]*\) to \([0-9]*\) are recorded$/\1-\2/p' "$work/frame")
+[ $((${steps#*-} - ${steps%-*})) = 1 ] || { echo "FAILED: not two steps"; cat "$work/frame"; exit 1; }
+"$dptrace" info "$work/steps.pftrace" >"$work/frame"
+[ "$(grep -c "steps $steps," "$work/frame")" = 2 ] || { echo "FAILED: not steps $steps of two ranks"; cat "$work/frame"; exit 1; }
 timeout 60 "$dptrace" top "$job" --every 0.1 >"$work/frames" &
 watcher=$!
 await '^step '
