@@ -118,7 +118,7 @@ sagemaker() {
     done
     met 4 2
 }
-ray() { # what docs/launch.md tells an actor to start on its node
+ray() { # what examples/cluster/ray_job.py starts on its nodes
     local node
     for node in 1 0; do
         start "${machines[node]}" "$build/dprun" --node $node/2 --meet a:29500 -np 2 "$member"

@@ -27,6 +27,10 @@ dprun_in_an_allocation() {
     local dprun=(timeout -k 5 100 salloc -Q -N2 -n4 --ntasks-per-node=2 "$build/dprun")
     "${dprun[@]}" --no-prefix "$build/hello" >out 2>err || bad "dprun in an allocation: code $?"
     met 4
+    PATH=$build:$PATH timeout -k 5 100 sbatch -Q --wait -o out "$here/../../examples/cluster/slurm.sh" --no-prefix \
+        "$build/hello" 2>err || bad "examples/cluster/slurm.sh: code $?"
+    met 4
+    grep -q '"outcome": "succeeded"' report.*.json || bad "examples/cluster/slurm.sh: no report"
     DP_INJECT=kill:2@30 "${dprun[@]}" "$build/tests/victim" 100000 "$HOSTS_DIR" >out 2>err
     [ $? = 137 ] || bad "a rank is killed under dprun: code $?"
     grep -q 'FAILED  rank 2 .*SIGKILL at step 30' err || bad "dprun does not say which rank was killed"

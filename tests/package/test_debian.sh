@@ -3,11 +3,14 @@
 # built against them and runs under dprun, gpt2 trains, and nothing stays behind when they are purged.
 #
 #   test_debian.sh BUILD_DIR
+#   test_debian.sh BUILD_DIR image     by the steps of examples/cluster/Dockerfile's image instead: its user runs a job,
+#                                      and its sshd starts. Skipped where apt-get reaches no server.
 #
 # They are installed into a copy of this machine's root that keeps its changes apart (overlayfs), so that dpkg's
 # database and the packages they depend on are the real ones and the machine itself is left alone.
 set -eu
 build=$1
+if [ "${2:-}" = image ]; then export DP_TEST_IMAGE=1; set -- "$build"; fi
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 
@@ -19,7 +22,9 @@ if [ -z "${2:-}" ]; then
     trap 'rm -rf "$work"' EXIT
     cpack --config "$build/CPackConfig.cmake" -G DEB -B "$work/debs" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
     rm -rf "$work/debs/_CPack_Packages"
-    if command -v lintian >/dev/null; then
+    if [ -n "${DP_TEST_IMAGE:-}" ]; then
+        ! command -v hadolint >/dev/null || hadolint --ignore DL3008 "$top/examples/cluster/Dockerfile" # no versions
+    elif command -v lintian >/dev/null; then
         # A build for /usr/local has no folder of pkg-config's for each architecture.
         lintian --allow-root --fail-on warning --tag-display-limit 0 \
             --suppress-tags pkg-config-unavailable-for-cross-compilation "$work"/debs/*.deb
@@ -54,6 +59,27 @@ TXT
 inside() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TMPDIR=/tmp chroot "$root" "$@"; }
 quiet() { "$@" >"$work/log" 2>&1 || { echo "failed: $*"; cat "$work/log"; exit 1; }; }
 
+if [ -n "${DP_TEST_IMAGE:-}" ]; then
+    dockerfile=$top/examples/cluster/Dockerfile
+    [ "$(grep -c '^RUN .*libevent-dev' "$dockerfile")" = 1 ] || { echo "the image's first stage is not the one"; exit 1; }
+    for package in $(. "$top/cmake/packages.sh"; printf '%s\n' "$dp_build_packages" | cut -d: -f1); do
+        [ "$package" = bible-kjv ] || grep -qw -- "$package" "$dockerfile" || { echo "the image lacks $package"; exit 1; }
+    done
+    chmod 1777 "$root/tmp"
+    inside getent passwd 1000 >/dev/null && quiet inside sh -c 'userdel "$(getent passwd 1000 | cut -d: -f1)"'
+    inside timeout 60 apt-get update >"$work/log" 2>&1 || true
+    ! grep -Eq '^(Err|E|W):' "$work/log" || { echo "apt-get reaches no server: skipped"; exit 77; }
+    sed '1,/^FROM debian:12-slim$/d' "$dockerfile" | sed -n 's/^RUN //p' >"$root/tmp/steps"
+    [ "$(wc -l <"$root/tmp/steps")" = 2 ] || { echo "the image's last stage has other steps"; exit 1; }
+    while read -r step; do quiet inside env DEBIAN_FRONTEND=noninteractive sh -ec "$step" </dev/null; done <"$root/tmp/steps"
+    as_user() { env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/home/dp chroot --userspec=1000:1000 "$root" "$@"; }
+    quiet as_user sh -ec 'cd; mkdir -m 700 .ssh; ssh-keygen -q -t rsa -N "" -f .ssh/id_rsa; /usr/sbin/sshd -t -f /home/dp/.sshd_config'
+    head -c 200000 "$top/docs/gpt2.md" >"$root/tmp/text"
+    quiet as_user sh -ec 'cd; dprun -np 2 gpt2 --preset tiny --steps 3 --eval-batches 1 --data /tmp/text'
+    grep -q 'replicas bit-equal' "$work/log" || { echo "gpt2 did not train"; cat "$work/log"; exit 1; }
+    echo "image: ok"
+    exit
+fi
 quiet inside sh -c 'dpkg -i /tmp/debs/*.deb'
 packages=$(cd "$work/debs" && printf '%s\n' *.deb | sed 's/_.*//')
 # shellcheck disable=SC2086
