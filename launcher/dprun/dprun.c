@@ -404,6 +404,7 @@ static void write_report_file(const dp_supervisor_t *supervisor, const dp_report
     }
     if (dp_report_file_end(command->report_file, fd, &ending, report, &error) != DP_OK)
         dp_job_output_say(supervisor->output, "%s", error.text);
+    dp_report_file_for_torchrun(&ending, report);
 }
 
 static void end_job(dp_supervisor_t *supervisor, const dp_timeline_request_t *timeline,
@@ -450,6 +451,7 @@ static int refuse(const dp_command_t *command, int report_fd, uint64_t start_ns,
 
     if (dp_report_file_end(command->report_file, report_fd, &ending, NULL, &error) != DP_OK)
         (void)print_error(code, error.text);
+    dp_report_file_for_torchrun(&ending, NULL);
     return print_error(code, text);
 }
 

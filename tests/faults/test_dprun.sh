@@ -184,6 +184,15 @@ if command -v python3 >/dev/null; then
     check "--report of a job that went well" "$(field '["outcome"], r["exit_code"], "cause" in r, [e["exit_code"] for e in r["ends"]]')" = "('succeeded', 0, False, [0, 0])"
     run -np 2 --report "$report" --timeout 0.2 sleep 60
     check "--report of a job that took too long" "$(field '["outcome"], r["exit_code"], r["processes_left"]')" = "('timeout', 124, 0)"
+    # What torchrun reads of a process that it has started: there only where it failed.
+    rm -f "$report"; export TORCHELASTIC_ERROR_FILE=$report
+    run -np 2 true
+    check "no file for torchrun of a job that went well" ! -e "$report"
+    run -np 2 sh -c 'exit 3'
+    check "torchrun's file" "$(field '["message"].startswith("dprun: FAILED  rank "), r["timestamp"] > 1e9')" = "(True, True)"
+    run -np 2 ./none-such
+    check "torchrun's file of a job that was not started" "$(field '["message"]')" = "$(sed 's/^dprun: //' "$work/err")"
+    unset TORCHELASTIC_ERROR_FILE
     run -np 2 --report "$report" ./none-such
     check "--report of a job that was not started" "$(field '["outcome"], r["exit_code"], "none-such" in r["error"]')" = "('not_started', 127, True)"
 fi

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/config.h"
 #include "runtime/base/json.h"
 
 #define FORMAT 1
@@ -161,7 +162,10 @@ static void write_json(FILE *out, const dp_ending_t *ending, const dp_report_t *
             fputs(i + 1 < report->fate->size ? ",\n" : "],\n", out);
         }
     }
-    fputs("  \"text\": ", out);
+    /* message and timestamp: torchrun's. */
+    fprintf(out, "  \"timestamp\": %lld, \"message\": ", (long long)time(NULL));
+    dp_json_string(out, ending->error != NULL ? ending->error : ending->text);
+    fputs(",\n  \"text\": ", out);
     dp_json_string(out, ending->text);
     fputs("}\n", out);
 }
@@ -209,4 +213,16 @@ dp_status_t dp_report_file_end(const char *path, int fd, const dp_ending_t *endi
     if (code == 0) return DP_OK;
     return dp_error_set(error, DP_ERR_SYSTEM, "--report %s: cannot be written: %s", path,
                         strerror(code));
+}
+
+void dp_report_file_for_torchrun(const dp_ending_t *ending, const dp_report_t *report)
+{
+    const char *path = dp_environment("TORCHELASTIC_ERROR_FILE");
+    dp_error_t error;
+    int fd;
+
+    if (path == NULL || ending->exit_code == 0 || !is_json(path)) return;
+    /* Where it cannot be written, torchrun makes up a message from the exit code. */
+    if (dp_report_file_open(path, &fd, &error) == DP_OK)
+        (void)dp_report_file_end(path, fd, ending, report, &error);
 }
