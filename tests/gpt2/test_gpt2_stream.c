@@ -236,6 +236,8 @@ static void foreign_files_are_told_as_what_they_are(void **state)
     expect_refused(scratch_write("p.txt", pointer, sizeof(pointer) - 1), "run git lfs pull");
     expect_refused(scratch_write("z.bin", "PK\003\004............", 16), "torch.save()");
     expect_refused(scratch_write("k.bin", "\x80\004\x95............", 15), "pickled");
+    expect_refused(scratch_write("l.bin", "\xa1\xd9\x34\x01\x07\0\0\0........", 16),
+                   "tokens of Llama 3, of 32 bits");
     expect_refused(scratch_write("n.bin", "\x93NUMPY..........", 16), "numpy.save()");
     expect_refused(write_part("raw.bin", 0, 50, 0), "as nanoGPT writes them: --raw-tokens");
 }

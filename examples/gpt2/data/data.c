@@ -20,6 +20,7 @@
 /* A token file of llm.c: a header of 256 32-bit integers (magic, version, number of tokens, zeros),
  * then the tokens as 16-bit little-endian integers. */
 #define HEADER_BYTES ((size_t)GPT2_HEADER_INTS * 4)
+#define LLAMA_MAGIC 20240801               /* llm.c's files for Llama 3: 32 bits a token */
 #define OPEN_MAX 64                        /* descriptors at a time, however many files there are */
 #define CHUNK 4096                         /* tokens read at a time */
 #define CHECKED_BYTES ((uint64_t)1 << 28)  /* of all files, before the first step */
@@ -110,6 +111,10 @@ static int examine(shard_t *shard, int is_raw, const unsigned char *begin, size_
     if (bytes == 0) return gpt2_fail(error, "%s: the file is empty", shard->path);
     if (bytes >= 8 && header_int(begin, 0) == GPT2_TOKENS_MAGIC)
         return examine_tokens(shard, begin, bytes, error);
+    if (bytes >= 8 && header_int(begin, 0) == LLAMA_MAGIC) {
+        return gpt2_fail(error, "%s: tokens of Llama 3, of 32 bits; expected GPT-2's, of 16 bits",
+                         shard->path);
+    }
     if (is_raw && shard->bytes % 2 == 0) {
         shard->kind = RAW;
         shard->count = (uint64_t)shard->bytes / 2;
