@@ -102,8 +102,8 @@ static const setting_t table[] = {
     TIME("SPIN", "50us", spin_ns, OWN, 0, SECOND,
          "Longest a waiting thread polls before it sleeps."),
     BYTES("PULL_BYTES", "128K", pull_bytes, OWN, 0, 4 * DP_GIB,
-          "Tensors of ordinary memory from this size on are read by the other ranks of their node "
-          "where they lie, or handed to them piece by piece where the system forbids that; 0: none."),
+          "Tensors of ordinary memory from this size on (of broadcasts and allgathers: a quarter of it) "
+          "are read by the other ranks of their node where they lie, or go through shared memory where the system forbids that; 0: none."),
     BYTES("ARENA_BYTES", "64G", arena_bytes, OWN, 16 * DP_MIB, 16384 * DP_GIB,
           "Address space per rank for dp_alloc() and fused buffers; used only as needed, and less of it "
           "where a limit (ulimit -v) leaves no room for that of all local ranks."),

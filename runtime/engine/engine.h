@@ -244,9 +244,10 @@ typedef struct dp_engine_ops {
     dp_status_t (*free)(dp_engine_t *self, void *memory);
     /* 1 when the memory can be used in place. Any thread. */
     int (*owns)(const dp_engine_t *self, const void *memory, size_t bytes);
-    /* 1: an allreduce of these ranks [count] of the world (NULL: all) takes a tensor this large in
-     * place whatever its memory, if all of them say so. Any thread. NULL: never. */
-    int (*pulls)(const dp_engine_t *self, const int *ranks, int count, size_t bytes);
+    /* 1: a collective of these ranks [count] of the world (NULL: all) takes a tensor this large in
+     * place whatever its memory; equal on all of them. Any thread. NULL: never. */
+    int (*pulls)(const dp_engine_t *self, dp_collective_t collective, const int *ranks, int count,
+                 size_t bytes);
     /* Makes memory of the program the engine's too, until taken back or destroy; see dp_register().
      * Any thread. */
     dp_status_t (*adopt)(dp_engine_t *self, void *memory, size_t bytes, dp_error_t *error);

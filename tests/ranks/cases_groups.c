@@ -227,7 +227,7 @@ int case_group_churn(dp_context_t *dp)
         const int is_first = round < 2 * CASE_KINDS;
 
         /* every kind was run in both shapes of the group, and as large as it gets: what stays,
-         * as the staging area of exchanges that are not small, is there */
+         * as the buffers of exchanges that are not small, is there */
         if (round == 2 * CASE_KINDS) {
             EXPECT_STATUS(dp, dp_alloc(dp, 1 << 20, &before), DP_OK);
             EXPECT_STATUS(dp, dp_free(dp, before), DP_OK);

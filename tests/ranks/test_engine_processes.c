@@ -71,7 +71,7 @@ static void processes_exchange_blocks(void **state)
     (void)state;
     everywhere(case_reduce);
     everywhere(case_exchanges);
-    everywhere(case_staged);
+    everywhere(case_large_blocks);
 }
 
 /* The last rank is killed; its partner on the other node hears it from UCX. */

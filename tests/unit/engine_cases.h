@@ -17,11 +17,11 @@ void case_repeat(engine_rank_t *rank, void *user);     /* many small operations 
 
 /* ---- engine_group_cases.c: groups, and blocks from rank to rank ------------------------------- */
 
-void case_reduce(engine_rank_t *rank, void *user);    /* every type, a root per piece */
-void case_dropped(engine_rank_t *rank, void *user);   /* outputs that nobody wants; divisors */
-void case_exchanges(engine_rank_t *rank, void *user); /* random counts, memory and capacities */
-void case_staged(engine_rank_t *rank, void *user);    /* large blocks of ordinary memory */
-void case_groups(engine_rank_t *rank, void *user);    /* overlapping, made and ended at random */
+void case_reduce(engine_rank_t *rank, void *user);       /* every type, a root per piece */
+void case_dropped(engine_rank_t *rank, void *user);      /* outputs that nobody wants; divisors */
+void case_exchanges(engine_rank_t *rank, void *user);    /* random counts, memory and capacities */
+void case_large_blocks(engine_rank_t *rank, void *user); /* large blocks of ordinary memory */
+void case_groups(engine_rank_t *rank, void *user);       /* overlapping, made and ended at random */
 
 /* A number below `limit` that all ranks draw alike. */
 uint64_t draw(uint64_t *seed, uint64_t limit);

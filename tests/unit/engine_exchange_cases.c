@@ -310,7 +310,7 @@ void case_exchanges(engine_rank_t *rank, void *user)
     }
 }
 
-/* Several rounds of the staging area, several chunks of every flow. */
+/* Several chunks of every flow, and blocks that are copied in slices. */
 static void check_large(engine_rank_t *rank, dp_collective_t collective, size_t count)
 {
     const size_t size = (size_t)rank->size;
@@ -347,7 +347,7 @@ static void check_large(engine_rank_t *rank, dp_collective_t collective, size_t 
     free(out);
 }
 
-void case_staged(engine_rank_t *rank, void *user)
+void case_large_blocks(engine_rank_t *rank, void *user)
 {
     (void)user;
     check_large(rank, DP_COLLECTIVE_ALLTOALLV, 700001);

@@ -197,25 +197,25 @@ static void fill_request(dp_handle_t *request, const dp_submit_t *what)
     }
 }
 
-/* 1: the engine reduces this tensor where it lies, whatever memory that is. */
+/* 1: the engine takes this tensor where it lies, whatever memory that is. Equal on all ranks. */
 static int is_pulled(const dp_group_t *group, const dp_submit_t *what, size_t bytes)
 {
     const dp_engine_t *engine = group->context->engine;
 
-    return what->collective == DP_COLLECTIVE_ALLREDUCE && engine->ops->pulls != NULL &&
-           engine->ops->pulls(engine, group->members, group->size, bytes);
+    return engine->ops->pulls != NULL &&
+           engine->ops->pulls(engine, what->collective, group->members, group->size, bytes);
 }
 
 /* 1: all memory that this collective wants to be the engine's is. */
 static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
 {
     dp_engine_t *engine = group->context->engine;
+    const int is_alike = !dp_group_is_ordered(group) || dp_program_is_even(what->collective);
     int wants_out = what->collective == DP_COLLECTIVE_ALLREDUCE ||
                     what->collective == DP_COLLECTIVE_REDUCE ||
                     what->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
 
     if (dp_is_exchange(what->collective)) return 0; /* it works on any memory */
-    if (dp_group_is_ordered(group) && !dp_program_is_even(what->collective)) return 0;
     for (size_t i = 0; i < what->count; i++) {
         const dp_tensor_t *tensor = &what->tensors[i];
         size_t bytes = dp_dtype_bytes(tensor->dtype);
@@ -223,6 +223,7 @@ static int is_in_place(const dp_group_t *group, const dp_submit_t *what)
 
         (void)dp_extent_of(group, what, tensor, &extent);
         if (is_pulled(group, what, extent.in_count * bytes)) continue;
+        if (!is_alike) return 0;
         if (extent.has_in && extent.in_count > 0 &&
             !engine->ops->owns(engine, tensor->in, extent.in_count * bytes))
             return 0;

@@ -49,8 +49,7 @@ typedef struct dp_control_descriptor {
     uint16_t wants_tally;
     uint8_t has_private_memory; /* its pieces are addresses in its process, of no use to others but
                                    to read */
-    uint8_t cannot_pull;        /* it cannot read the memory of all the others of its node */
-    uint8_t use_staging;        /* the first rank's: private tensors are handed over all the same */
+    uint8_t use_staging;        /* the first rank's: an allreduce of such memory is staged */
     uint64_t arrive_ns;
     uint64_t pieces;   /* dp_control_piece_t [piece_count] */
     uint64_t tallies;  /* dp_tally_t [piece_count] */

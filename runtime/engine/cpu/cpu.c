@@ -314,12 +314,18 @@ static dp_status_t cpu_disown(dp_engine_t *self, void *memory)
     return dp_arena_disown(cpu_engine_of(self)->arena, memory);
 }
 
-static int cpu_pulls(const dp_engine_t *self, const int *ranks, int count, size_t bytes)
+/* Where data only moves, a quarter of the size is worth the system calls: nothing else copies it.
+ */
+static int cpu_pulls(const dp_engine_t *self, dp_collective_t collective, const int *ranks,
+                     int count, size_t bytes)
 {
     const dp_cpu_engine_t *engine = cpu_engine_of_const(self);
     const dp_topology_t *topology = engine->topology;
+    const size_t least =
+        dp_lane_of(collective) == DP_LANE_GATHER ? engine->pull_bytes / 4 : engine->pull_bytes;
 
-    if (engine->pull_bytes == 0 || bytes < engine->pull_bytes) return 0;
+    if (engine->pull_bytes == 0 || bytes < least) return 0;
+    if (!dp_cpu_takes_private(engine, collective)) return 0;
     if (ranks == NULL) return topology->node_count == 1;
     for (int i = 0; i < count; i++) {
         if (topology->node[ranks[i]] != topology->node[engine->rank]) return 0;
@@ -395,6 +401,7 @@ static void cpu_destroy(dp_engine_t *self)
         free(engine->hellos[i].value);
     free(engine->hellos);
     free(engine->pairs);
+    free(engine->pids);
     pthread_mutex_destroy(&engine->abort_lock);
     pthread_mutex_destroy(&engine->task_lock);
     free(engine);
@@ -444,6 +451,8 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
 {
     const int local_size = engine->topology->node_size[engine->topology->node[engine->rank]];
     const size_t bytes = dp_align_up(dp_control_bytes(local_size), DP_CONTROL_LINE);
+    const size_t all = DP_LANE_COUNT * bytes + dp_direct_bytes(local_size) +
+                       (size_t)local_size * sizeof(*engine->readers);
     const dp_topology_t *topology = engine->topology;
     const int *ranks = topology->node_ranks + topology->node_begin[topology->node[engine->rank]];
     dp_status_t status;
@@ -452,12 +461,12 @@ static dp_status_t make_shared(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     status = dp_arena_create(bootstrap, engine->topology, config->arena_bytes, deadline_ns,
                              engine->log, &engine->arena, error);
     if (status != DP_OK) return status;
-    memory = dp_arena_control(engine->arena, DP_LANE_COUNT * bytes + dp_direct_bytes(local_size));
+    memory = dp_arena_control(engine->arena, all);
     if (memory == NULL) {
         return dp_error_set(error, DP_ERR_NO_MEMORY,
-                            "engine: no room for control blocks of %zu bytes",
-                            DP_LANE_COUNT * bytes + dp_direct_bytes(local_size));
+                            "engine: no room for control blocks of %zu bytes", all);
     }
+    engine->readers = (void *)(memory + DP_LANE_COUNT * bytes + dp_direct_bytes(local_size));
     status = dp_direct_create(engine, memory + DP_LANE_COUNT * bytes, &engine->direct);
     if (status != DP_OK) return dp_error_set(error, status, "engine: no memory");
     for (int i = 0; i < DP_LANE_COUNT; i++) {
@@ -521,7 +530,6 @@ static dp_status_t init_engine(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstra
     if (status != DP_OK) return status;
     status = dp_cpu_say_hello(engine, bootstrap, config, deadline_ns, error);
     if (status != DP_OK) return status;
-    dp_direct_ready(engine->direct);
     status = connect_world(engine, config, deadline_ns, error);
     if (status != DP_OK) return status;
     for (int i = 0; i < DP_LANE_COUNT; i++) {

@@ -53,7 +53,6 @@ typedef struct dp_cpu_group dp_cpu_group_t;
 typedef struct dp_inter_node dp_inter_node_t;
 typedef struct dp_inter_node_pool dp_inter_node_pool_t;
 typedef struct dp_exchange_pool dp_exchange_pool_t;
-typedef struct dp_pull dp_pull_t;
 typedef struct dp_direct dp_direct_t;
 typedef struct dp_host_staging dp_host_staging_t;
 
@@ -93,9 +92,9 @@ typedef struct dp_cpu_lane {
     /* guarded by run_lock */
     dp_inter_node_pool_t *pool;        /* buffers for traffic between nodes */
     dp_exchange_pool_t *exchange_pool; /* memory for exchanges */
-    dp_pull_t *pull; /* NULL: this rank cannot read the memory of the others of its node */
-    dp_host_staging_t *staging; /* for where some rank cannot; made when first needed */
-    dp_method_stats_t methods;  /* which of the two is faster; of groups whose first rank this is */
+    char *pulled; /* [dp_pull_buffer_bytes()] what was read from other ranks of the node */
+    dp_host_staging_t *staging; /* made when first needed */
+    dp_method_stats_t methods;  /* which is faster; of groups whose first rank this is */
     void *dropped; /* [DP_TALLY_BLOCK] elements: results that are only counted; NULL: the lane was
                       not prepared */
 } dp_cpu_lane_t;
@@ -154,9 +153,12 @@ struct dp_cpu_engine {
     int local_rank; /* on its node */
     dp_arena_t *arena;
     dp_cpu_lane_t lanes[DP_LANE_COUNT];
-    size_t pull_bytes;      /* least tensor of other memory that is taken where it lies; 0: none */
-    uint64_t pull_value;    /* what the others read to try it */
-    dp_cpu_hello_t *hellos; /* [size] */
+    size_t pull_bytes;   /* least tensor of other memory that is taken where it lies; 0: none */
+    uint64_t pull_value; /* what the others read to try it */
+    pid_t *pids;         /* [ranks of the node] whose memory this rank reads; NULL: some rank of
+                            the node cannot, so none does */
+    _Atomic uint32_t *readers; /* [ranks of the node] shared: what each found; introduce.c */
+    dp_cpu_hello_t *hellos;    /* [size] */
     dp_cpu_group_t *world;
     dp_cpu_group_t *groups; /* list of all made and not yet freed; data-plane thread only */
 
@@ -227,32 +229,7 @@ dp_status_t dp_cpu_connect(const dp_cpu_lane_t *lane, int world_rank, int *peer,
  * finished reading its memory. */
 dp_status_t dp_cpu_run_intra_node(dp_cpu_group_t *group, dp_engine_op_t *op);
 
-/* The same for an allreduce of which some memory is not the arena's (intra_node/pull.c), after the
- * arrival. */
-dp_status_t dp_pull_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
-
-/* Lets the other ranks try to read this rank's memory. */
-typedef struct dp_pull_probe {
-    uint64_t address, value; /* the 8 bytes there */
-    int32_t pid;
-    uint32_t pad;
-} dp_pull_probe_t;
-
-int dp_pull_try(const dp_pull_probe_t *probe); /* 1: it can be read */
-/* Copies from an address in the process of a local rank of the world; else 0, and errno. Any
- * thread. */
-int dp_pull_read(const dp_pull_t *pull, int local, uint64_t address, void *to, size_t bytes);
-/* The same for the running operation, from a local rank of the group that can be read. The text of
- * a failure says whose memory it was. */
-dp_status_t dp_pull_fetch(dp_cpu_group_t *group, int local, uint64_t where, size_t bytes, void *to);
-/* count: ranks of this node. */
-dp_status_t dp_pull_create(int count, dp_pull_t **out);
-void dp_pull_know(dp_pull_t *pull, int local, const dp_pull_probe_t *probe);
-/* One that knows the same, with buffers of its own. */
-dp_status_t dp_pull_copy(const dp_pull_t *pull, dp_pull_t **out);
-void dp_pull_destroy(dp_pull_t *pull); /* NULL is fine */
-
-/* The same through shared memory, in pieces (intra_node/stage.c). */
+/* An allreduce of private memory through shared memory, in pieces (intra_node/stage.c). */
 dp_status_t dp_host_staging_reduce(dp_cpu_group_t *group, dp_engine_op_t *op);
 void dp_host_staging_destroy(dp_host_staging_t *staging); /* NULL is fine */
 
@@ -327,6 +304,21 @@ const dp_control_piece_t *dp_cpu_published_piece(const dp_cpu_group_t *group, in
 static inline size_t dp_cpu_input_bytes(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
     return group->layout.elem_count * dp_dtype_bytes(op->dtype);
+}
+
+/* 1: inside a node the collective takes memory that only one rank has. Equal on all of them. */
+static inline int dp_cpu_takes_private(const dp_cpu_engine_t *engine, dp_collective_t collective)
+{
+    if (collective == DP_COLLECTIVE_ALLREDUCE) return 1; /* staged where nobody can read it */
+    return engine->pids != NULL &&
+           (collective == DP_COLLECTIVE_BROADCAST || collective == DP_COLLECTIVE_ALLGATHER ||
+            collective == DP_COLLECTIVE_REDUCE_SCATTER);
+}
+
+/* 1: what another local rank published are addresses in its process (intra_node/pull.h). */
+static inline int dp_cpu_is_private(const dp_cpu_group_t *group, int local)
+{
+    return local != group->local_rank && dp_cpu_descriptor(group, local)->has_private_memory;
 }
 
 /* Where element `element` of a piece's input lies in local rank `local`; NULL: not in its arena. */

@@ -1,17 +1,24 @@
 /*
  * introduce.c - what the ranks of the world tell each other when the CPU engine starts (a hello
- * each, over the bootstrap), and what follows from it: whether it can read the others' memory, and
- * how it reaches ranks of other nodes in the lanes that are there by then.
+ * each, over the bootstrap), and what follows from it: whether the ranks of this node can read each
+ * other's memory, and how this rank reaches those of other nodes in the lanes that are there by
+ * then.
  *
  * Called once, by the thread that creates the engine. Hellos are kept, so that two ranks that are
  * not partners connect only when they first send to each other. It must not know about operations.
  */
-#include "runtime/engine/cpu/cpu_internal.h"
+#include "runtime/engine/cpu/intra_node/pull.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define LOOK_NS 50000 /* between two looks at what the others of the node have found */
+
+/* Of engine->readers; 0: that rank has not tried yet. */
+enum { READER_CANNOT = 1, READER_CAN = 2 };
 
 /* The hello: what a rank tells all others when it starts. */
 typedef struct hello {
@@ -44,34 +51,54 @@ static void write_hello(dp_cpu_engine_t *engine, cpu_hello_t *hello)
     }
 }
 
-/* Tries whether this rank can read the memory of all others of its node. If not, tensors go through
- * shared memory in pieces. */
-static dp_status_t try_pull(dp_cpu_engine_t *engine, size_t pull_bytes, dp_error_t *error)
+/* 1: this rank can read the memory of all others of its node [count]. */
+static int can_read(const dp_cpu_engine_t *engine, const int *ranks, int count)
 {
-    const dp_topology_t *topology = engine->topology;
-    const int node = topology->node[engine->rank];
-    const int *ranks = topology->node_ranks + topology->node_begin[node];
-    const int count = topology->node_size[node];
-    dp_pull_t **pull = &engine->lanes[DP_LANE_MAIN].pull;
-
-    if (pull_bytes == 0 || count == 1) return DP_OK;
-    engine->pull_bytes = pull_bytes;
     for (int i = 0; i < count; i++) {
         const cpu_hello_t *hello = engine->hellos[ranks[i]].value;
 
         if (ranks[i] == engine->rank || dp_pull_try(&hello->memory)) continue;
         dp_log_debug(engine->log, "engine cpu: the memory of rank %d cannot be read: %s", ranks[i],
                      strerror(errno));
-        return DP_OK;
+        return 0;
     }
-    if (dp_pull_create(count, pull) != DP_OK) {
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
-    }
-    for (int i = 0; i < count; i++) {
-        const cpu_hello_t *hello = engine->hellos[ranks[i]].value;
+    return 1;
+}
 
-        dp_pull_know(*pull, i, &hello->memory);
+/* Ranks of this node read each other's memory if all of them can, so that all do alike. Elsewhere
+ * tensors go through shared memory. */
+static dp_status_t agree_on_pull(dp_cpu_engine_t *engine, size_t pull_bytes, uint64_t deadline_ns,
+                                 dp_error_t *error)
+{
+    const dp_topology_t *topology = engine->topology;
+    const int node = topology->node[engine->rank];
+    const int *ranks = topology->node_ranks + topology->node_begin[node];
+    const int count = topology->node_size[node];
+    const int can = pull_bytes != 0 && can_read(engine, ranks, count);
+    int all_can = can;
+
+    if (count <= 1) return DP_OK;
+    engine->pull_bytes = pull_bytes;
+    atomic_store(&engine->readers[engine->local_rank], can ? READER_CAN : READER_CANNOT);
+    for (int i = 0; i < count; i++) {
+        uint32_t found;
+
+        while ((found = atomic_load(&engine->readers[i])) == 0) {
+            if (dp_now_ns() >= deadline_ns) {
+                return dp_error_set(error, DP_ERR_TIMEOUT,
+                                    "engine: rank %d did not say in time whether it can read the "
+                                    "memory of the others of its node",
+                                    ranks[i]);
+            }
+            nanosleep(&(const struct timespec){0, LOOK_NS}, NULL);
+        }
+        all_can &= found == READER_CAN;
     }
+    if (!all_can) return DP_OK;
+    engine->pids = calloc((size_t)count, sizeof(*engine->pids));
+    if (engine->pids == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory");
+    for (int i = 0; i < count; i++)
+        engine->pids[i] = ((const cpu_hello_t *)engine->hellos[ranks[i]].value)->memory.pid;
     return DP_OK;
 }
 
@@ -148,5 +175,5 @@ dp_status_t dp_cpu_say_hello(dp_cpu_engine_t *engine, dp_bootstrap_t *bootstrap,
     status = exchange_hellos(engine, bootstrap, own, bytes, deadline_ns, error);
     free(own);
     if (status != DP_OK) return status;
-    return try_pull(engine, config->pull_bytes, error);
+    return agree_on_pull(engine, config->pull_bytes, deadline_ns, error);
 }

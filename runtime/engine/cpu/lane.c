@@ -8,6 +8,7 @@
  * not know about operations.
  */
 #include "runtime/engine/cpu/inter_node/inter_node.h"
+#include "runtime/engine/cpu/intra_node/pull.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,9 +32,11 @@ dp_status_t dp_cpu_lane_prepare(dp_cpu_lane_t *lane, dp_error_t *error)
     if (status == DP_OK)
         status = dp_exchange_pool_create(engine->size, &lane->exchange_pool, error);
     if (status != DP_OK) return status;
+    lane->pulled = aligned_alloc(4096, dp_pull_buffer_bytes(lane->control.count));
     lane->dropped = calloc(DP_TALLY_BLOCK, sizeof(double));
-    return lane->dropped == NULL ? dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory")
-                                 : DP_OK;
+    return lane->dropped == NULL || lane->pulled == NULL
+               ? dp_error_set(error, DP_ERR_NO_MEMORY, "engine: no memory")
+               : DP_OK;
 }
 
 dp_status_t dp_cpu_lane_link(dp_cpu_lane_t *lane, dp_error_t *error)
@@ -64,10 +67,6 @@ dp_status_t dp_cpu_lane_open(dp_engine_t *self, dp_lane_t index, const void **ad
     if (engine->topology->node_count > 1 && lane->link == NULL) {
         status = dp_cpu_lane_link(lane, error);
         if (status == DP_OK) dp_ucx_link_set_spin(lane->link, lane->control.spin_ns);
-    }
-    if (status == DP_OK && engine->lanes[DP_LANE_MAIN].pull != NULL && lane->pull == NULL) {
-        status = dp_pull_copy(engine->lanes[DP_LANE_MAIN].pull, &lane->pull);
-        if (status != DP_OK) dp_error_set(error, status, "engine: no memory");
     }
     if (status == DP_OK) status = dp_cpu_lane_prepare(lane, error);
     if (status == DP_OK && lane->link != NULL) *address = dp_ucx_link_address(lane->link, bytes);
@@ -102,8 +101,8 @@ void dp_cpu_lane_fini(dp_cpu_lane_t *lane)
 {
     dp_inter_node_pool_destroy(lane->pool);
     dp_exchange_pool_destroy(lane->exchange_pool);
-    dp_pull_destroy(lane->pull);
     dp_host_staging_destroy(lane->staging);
+    free(lane->pulled);
     for (int i = 0; lane->met != NULL && i < lane->engine->size; i++)
         free(lane->met[i]);
     free(lane->met);

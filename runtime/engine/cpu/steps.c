@@ -101,59 +101,60 @@ static int is_written(const dp_cpu_group_t *group, const dp_engine_op_t *op, siz
     return op->collective == DP_COLLECTIVE_REDUCE && op->pieces[piece].root == group->rank;
 }
 
-/* 1: some tensor lies outside of the arena, and the operation can handle that (pull.c, stage.c). */
+/* Of this rank's input of a piece that the others read. */
+static size_t input_bytes(const dp_cpu_group_t *group, const dp_engine_op_t *op, size_t piece)
+{
+    size_t elems = op->pieces[piece].count;
+
+    if (op->collective == DP_COLLECTIVE_BROADCAST && !is_broadcast_root(group, op)) return 0;
+    if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER && elems != 0)
+        elems += ((size_t)group->size - 1) * op->pieces[piece].stride;
+    return elems * dp_dtype_bytes(op->dtype);
+}
+
+static int is_outside(const dp_cpu_group_t *group, const void *memory, size_t bytes)
+{
+    return bytes != 0 && dp_arena_offset(group->engine->arena, memory, bytes) == UINT64_MAX;
+}
+
+/* 1: what the others are to read lies outside of the arena, and the operation can handle that. */
 static int has_private_memory(const dp_cpu_group_t *group, const dp_engine_op_t *op)
 {
-    const dp_arena_t *arena = group->engine->arena;
-    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
+    if (group->engine->pull_bytes == 0 || group->node_count > 1 ||
+        !dp_cpu_takes_private(group->engine, op->collective))
+        return 0;
+    for (size_t i = 0; i < op->piece_count; i++) {
+        const size_t bytes = input_bytes(group, op, i);
 
-    if (group->engine->pull_bytes == 0 || op->collective != DP_COLLECTIVE_ALLREDUCE) return 0;
-    for (size_t i = 0; group->node_count == 1 && i < op->piece_count; i++) {
-        const size_t bytes = op->pieces[i].count * elem_bytes;
-
-        if (bytes == 0) continue;
-        if (dp_arena_offset(arena, op->pieces[i].in, bytes) == UINT64_MAX) return 1;
-        if (dp_arena_offset(arena, op->pieces[i].out, bytes) == UINT64_MAX) return 1;
+        if (is_outside(group, op->pieces[i].in, bytes)) return 1;
+        if (op->collective == DP_COLLECTIVE_ALLREDUCE &&
+            is_outside(group, op->pieces[i].out, bytes))
+            return 1;
     }
     return 0;
 }
 
-/* Publishes addresses in this process, which the others can only read (pull.c). */
-static dp_status_t publish_addresses(dp_cpu_group_t *group, const dp_engine_op_t *op,
-                                     dp_cpu_publication_t *publication)
-{
-    const dp_status_t status = grow_publication(group, publication, op->piece_count);
-
-    for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
-        publication->pieces[i] = (dp_control_piece_t){.in = (uintptr_t)op->pieces[i].in,
-                                                      .out = (uintptr_t)op->pieces[i].out};
-    }
-    return status;
-}
-
-/* Publishes offsets of this rank's inputs, and of its outputs where the others write them. */
-static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *op,
+/* Publishes offsets of this rank's inputs, and of its outputs where the others write them; or, of
+ * private memory, addresses. */
+static dp_status_t publish_pieces(dp_cpu_group_t *group, const dp_engine_op_t *op, int hides,
                                   dp_cpu_publication_t *publication)
 {
-    const size_t elem_bytes = dp_dtype_bytes(op->dtype);
-    const int shows_in = op->collective != DP_COLLECTIVE_BROADCAST || is_broadcast_root(group, op);
     dp_status_t status = grow_publication(group, publication, op->piece_count);
 
     for (size_t i = 0; status == DP_OK && i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
-        size_t elems = piece->count;
+        const size_t bytes = input_bytes(group, op, i);
 
-        if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER && elems != 0) {
-            elems += ((size_t)group->size - 1) * piece->stride;
+        if (hides) {
+            publication->pieces[i] =
+                (dp_control_piece_t){.in = (uintptr_t)piece->in, .out = (uintptr_t)piece->out};
+            continue;
         }
-        if (shows_in) {
-            status = publish_memory(group, piece->in, elems * elem_bytes, "input",
-                                    &publication->pieces[i].in);
-        }
+        status = publish_memory(group, piece->in, bytes, "input", &publication->pieces[i].in);
         publication->pieces[i].out = DP_CONTROL_NONE;
         if (status == DP_OK && is_written(group, op, i) && piece->out != NULL) {
-            status = publish_memory(group, piece->out, elems * elem_bytes, "output",
-                                    &publication->pieces[i].out);
+            status =
+                publish_memory(group, piece->out, bytes, "output", &publication->pieces[i].out);
         }
     }
     return status;
@@ -253,11 +254,8 @@ static dp_status_t publish_buffers(dp_cpu_group_t *group, const dp_engine_op_t *
 
     if (is_eager) {
         publish_eager(group, op, publication->eager);
-    } else if (hides) {
-        status = publish_addresses(group, op, publication);
-        if (status != DP_OK) return status;
     } else {
-        status = publish_pieces(group, op, publication);
+        status = publish_pieces(group, op, hides, publication);
         if (status != DP_OK) return status;
     }
     *descriptor = (dp_control_descriptor_t){
@@ -268,10 +266,10 @@ static dp_status_t publish_buffers(dp_cpu_group_t *group, const dp_engine_op_t *
         .kind = (uint32_t)op->collective | (uint32_t)op->dtype << 8 | (uint32_t)op->reduce << 16 |
                 (uint32_t)op->wire << 24,
         .has_private_memory = (uint8_t)hides,
-        .cannot_pull = group->lane->pull == NULL,
         .use_staging = op->collective == DP_COLLECTIVE_ALLREDUCE &&
-                       dp_method_choose(&group->lane->methods, dp_cpu_input_bytes(group, op)) ==
-                           DP_METHOD_STAGING,
+                       (group->engine->pids == NULL ||
+                        dp_method_choose(&group->lane->methods, dp_cpu_input_bytes(group, op)) ==
+                            DP_METHOD_STAGING),
         .arrive_ns = dp_now_ns(),
         .pieces = dp_arena_offset(group->engine->arena, publication->pieces, 0),
         .tallies = dp_arena_offset(group->engine->arena, publication->tallies, 0),

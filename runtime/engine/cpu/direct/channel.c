@@ -6,6 +6,7 @@
  * Called by direct.c under its lock. It must not know about threads and sleep.
  */
 #include "runtime/engine/cpu/direct/channel.h"
+#include "runtime/engine/cpu/intra_node/pull.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -166,11 +167,9 @@ void dp_channel_abort(dp_direct_node_t *node, dp_channel_t *channel, dp_channel_
 /* ---- Sending -------------------------------------------------------------------------------- */
 
 /* Fills in the first slot of a message. */
-static void announce(const dp_direct_node_t *node, const dp_channel_t *channel,
-                     const dp_engine_message_t *message, dp_slot_t *slot)
+static void announce(const dp_cpu_engine_t *engine, const dp_engine_message_t *message,
+                     dp_slot_t *slot)
 {
-    const dp_cpu_engine_t *engine = node->engine;
-    const dp_bell_t *bell = dp_direct_bell(node, channel->local);
     const size_t name_bytes = strnlen(message->name, DP_SLOT_TEXT - 1);
     dp_slot_head_t head = {.bytes = message->bytes,
                            .tag = message->tag,
@@ -185,8 +184,7 @@ static void announce(const dp_direct_node_t *node, const dp_channel_t *channel,
         if (offset != UINT64_MAX) {
             head.way = DP_SLOT_SHARED;
             head.place = offset;
-        } else if (engine->lanes[DP_LANE_MAIN].pull != NULL &&
-                   atomic_load_explicit(&bell->can_read, memory_order_relaxed)) {
+        } else if (engine->pids != NULL) {
             head.way = DP_SLOT_PRIVATE;
             head.place = (uintptr_t)message->in;
         }
@@ -210,7 +208,7 @@ static void write_slot(dp_direct_node_t *node, dp_channel_t *channel, dp_slot_t 
     dp_engine_message_t *message = channel->sends.first;
 
     if (!message->is_begun) {
-        announce(node, channel, message, slot);
+        announce(node->engine, message, slot);
         message->is_begun = 1;
     } else {
         slot->head.way = DP_SLOT_HERE; /* its next piece */
@@ -318,11 +316,11 @@ static dp_status_t wait_for_cause(const dp_direct_node_t *node, const dp_channel
 static int copy_from(const dp_direct_node_t *node, const dp_channel_t *channel,
                      const dp_slot_head_t *head, size_t at, void *to, size_t bytes)
 {
-    const dp_pull_t *pull = node->engine->lanes[DP_LANE_MAIN].pull;
     const void *from;
 
     if (head->way == DP_SLOT_PRIVATE) {
-        if (pull != NULL) return dp_pull_read(pull, channel->local, head->place + at, to, bytes);
+        if (node->engine->pids != NULL)
+            return dp_pull_read(node->engine, channel->local, head->place + at, to, bytes);
         errno = EPERM;
         return 0;
     }

@@ -25,7 +25,6 @@
 typedef struct dp_bell {
     alignas(DP_CONTROL_LINE) _Atomic uint32_t count; /* a futex */
     _Atomic uint32_t sleepers;                       /* threads of this rank, on count */
-    _Atomic uint32_t can_read;                       /* the memory of the other ranks of the node */
     _Atomic uint32_t sends_over;                     /* it has left, and its sends are written */
     _Atomic uint32_t receives_over;                  /* it has left, and has no receive */
     /* Offset in its arena of uint64_t [ranks of the node]: offset of the first ring to each; 0:

@@ -362,18 +362,6 @@ dp_status_t dp_direct_create(dp_cpu_engine_t *engine, void *memory, dp_direct_t 
     return DP_OK;
 }
 
-void dp_direct_ready(dp_direct_t *direct)
-{
-    atomic_store(&dp_direct_bell(&direct->node, direct->node.self)->can_read,
-                 direct->node.engine->lanes[DP_LANE_MAIN].pull != NULL);
-}
-
-int dp_direct_can_read(const dp_direct_t *direct, int local)
-{
-    return (int)atomic_load_explicit(&dp_direct_bell(&direct->node, local)->can_read,
-                                     memory_order_relaxed);
-}
-
 void dp_direct_destroy(dp_direct_t *direct)
 {
     if (direct == NULL) return;

@@ -15,10 +15,6 @@ size_t dp_direct_bytes(int count);
 
 /* memory: dp_direct_bytes(), shared by the node's ranks; borrowed, as is the engine. */
 dp_status_t dp_direct_create(dp_cpu_engine_t *engine, void *memory, dp_direct_t **out);
-/* Whether this rank can read the others' memory is known now. */
-void dp_direct_ready(dp_direct_t *direct);
-/* 1: a local rank of the world has said that it can read the memory of the others of its node. */
-int dp_direct_can_read(const dp_direct_t *direct, int local);
 /* No message is posted any more. NULL is fine, here and below. */
 void dp_direct_destroy(dp_direct_t *direct);
 

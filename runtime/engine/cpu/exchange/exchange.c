@@ -489,15 +489,19 @@ static dp_status_t move_blocks(dp_exchange_run_t *run)
 
     if (status == DP_OK) status = dp_exchange_copy(run, &is_read);
     if (status != DP_OK) return status;
-    if (group->node_count == 1) return is_read ? dp_cpu_node_barrier(group) : DP_OK;
-    status = dp_flows_finish(&run->pool->flows);
-    if (status == DP_OK && dp_exchange_is_shared(run)) {
-        status = dp_cpu_node_barrier(group);
-        if (status == DP_OK) status = copy_shared(run);
+    if (group->node_count > 1) {
+        is_read = 1;
+        status = dp_flows_finish(&run->pool->flows);
+        if (status == DP_OK && dp_exchange_is_shared(run)) {
+            status = dp_cpu_node_barrier(group);
+            if (status == DP_OK) status = copy_shared(run);
+        }
     }
-    if (status == DP_OK) status = dp_cpu_node_barrier(group);
-    if (status == DP_OK) dp_inter_node_scratch_release(group);
-    return status;
+    if (status == DP_OK && is_read) status = dp_cpu_node_barrier(group);
+    if (status != DP_OK) return status;
+    dp_exchange_forget_copy(run);
+    if (group->node_count > 1) dp_inter_node_scratch_release(group);
+    return DP_OK;
 }
 
 dp_status_t dp_cpu_run_exchange(dp_cpu_group_t *group, dp_engine_op_t *op, int root, int peer)

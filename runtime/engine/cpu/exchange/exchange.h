@@ -7,16 +7,12 @@
 
 #include "runtime/engine/cpu/inter_node/flow.h"
 
-#define DP_STAGING_BYTES DP_MIB /* of one of the two halves of a staging area */
-
-/* Where the ranks of a node find what one of them sends. Its stream is its blocks for them, one
- * after the other, beginning with the rank behind it so that not all copy from the same one. */
+/* Where the ranks of a node find the input of one of them. */
 typedef enum dp_exchange_method {
-    DP_EXCHANGE_NONE = 0,   /* nothing for this node */
-    DP_EXCHANGE_EAGER = 1,  /* the stream, in its publication */
-    DP_EXCHANGE_DIRECT = 2, /* its input, in its engine memory */
-    DP_EXCHANGE_STAGED = 3, /* the stream, in rounds, in its staging area */
-    DP_EXCHANGE_PULLED = 4  /* its input, in its process: each receiver reads it there */
+    DP_EXCHANGE_NONE = 0,   /* it has nothing for this node */
+    DP_EXCHANGE_EAGER = 1,  /* a copy in its publication */
+    DP_EXCHANGE_SHARED = 2, /* in its engine memory, or a copy there */
+    DP_EXCHANGE_PULLED = 3  /* in its process: each receiver reads it there */
 } dp_exchange_method_t;
 
 /* A rank's description of an exchange for all others: in its publication, or in the table of its
@@ -25,7 +21,7 @@ typedef struct dp_exchange_manifest {
     uint64_t capacity; /* elements that it can take */
     uint32_t drops;
     uint32_t method;
-    uint64_t source;   /* direct, staged: offset in its arena; pulled: address */
+    uint64_t source;   /* shared: offset in its arena; pulled: address */
     uint64_t counts[]; /* [size of the group], or one where all its blocks are alike */
 } dp_exchange_manifest_t;
 
@@ -38,7 +34,8 @@ struct dp_exchange_pool {
     size_t *places; /* [size of the world + 1] */
     void *table;    /* engine memory: a node's first rank's manifests of everybody */
     size_t table_bytes;
-    char *staging; /* engine memory, two halves; NULL: not needed yet */
+    void *copy; /* engine memory, of an input that the others cannot read */
+    size_t copy_bytes;
     dp_flows_t flows;
 };
 
@@ -70,8 +67,10 @@ static inline int dp_exchange_is_shared(const dp_exchange_run_t *run)
 /* Chooses how this node's ranks get this rank's blocks, and publishes what must be there when they
  * arrive. */
 dp_status_t dp_exchange_show(dp_exchange_run_t *run, dp_exchange_manifest_t *manifest);
-/* Copies what comes from this node, in rounds that its ranks take together. *is_read: 1 when the
- * ranks need another barrier before one of them may change what it published. */
+/* Copies what comes from this node. *is_read: 1 when the ranks need another barrier before one of
+ * them may change what it published. */
 dp_status_t dp_exchange_copy(dp_exchange_run_t *run, int *is_read);
+/* Gives a large copy back, after that barrier. */
+void dp_exchange_forget_copy(dp_exchange_run_t *run);
 
 #endif

@@ -1,7 +1,8 @@
 /*
  * shared.c - collectives inside a node, over memory that all its ranks have mapped: each reads and
- * writes the others' buffers. Called from dp_cpu_run_intra_node(), on the thread that runs
- * operations; it must not know about other nodes.
+ * writes the others' buffers. Memory of one rank alone is read by the others (pull.h) and written
+ * by nobody else. Called from dp_cpu_run_intra_node(), on the thread that runs operations; it must
+ * not know about other nodes.
  *
  * A large allreduce takes one pass over the data. Every rank owns a shard:
  *
@@ -27,7 +28,7 @@
  * the whole result from the copies. The copies need no second barrier, because a rank writes them
  * again two operations later, behind another barrier (control.h).
  */
-#include "runtime/engine/cpu/cpu_internal.h"
+#include "runtime/engine/cpu/intra_node/pull.h"
 
 #include <string.h>
 
@@ -142,9 +143,20 @@ static dp_status_t run_small(dp_cpu_group_t *group, dp_engine_op_t *op)
 
 /* ---- Large ---------------------------------------------------------------------------------- */
 
-/* Points group->outs at the outputs that a segment of the result goes to; *count: how many. */
+/* 1: some rank has memory of its own. All ranks read the same descriptors, and so decide alike. */
+static int has_private(const dp_cpu_group_t *group)
+{
+    int has = 0;
+
+    for (int k = 0; k < group->local_size; k++)
+        has |= dp_cpu_descriptor(group, k)->has_private_memory;
+    return has;
+}
+
+/* Points group->outs at the outputs that a segment of the result goes to; *count: how many. is_own:
+ * only this rank's. */
 static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp_segment_t segment,
-                             int *count)
+                             int is_own, int *count)
 {
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -154,7 +166,7 @@ static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp
     dp_status_t status = DP_OK;
 
     *count = 0;
-    if (op->collective == DP_COLLECTIVE_REDUCE_SCATTER) {
+    if (is_own) {
         if (piece->out == NULL) return DP_OK;
         group->outs[(*count)++] = (char *)piece->out + segment.start * elem_bytes;
         return DP_OK;
@@ -171,7 +183,7 @@ static dp_status_t find_outs(dp_cpu_group_t *group, const dp_engine_op_t *op, dp
 }
 
 static dp_status_t reduce_segment(dp_cpu_group_t *group, const dp_engine_op_t *op,
-                                  dp_segment_t segment, size_t in_row, int wanted)
+                                  dp_segment_t segment, size_t in_row, int is_own, int wanted)
 {
     const dp_engine_piece_t *piece = &op->pieces[segment.piece];
     const size_t elem_bytes = dp_dtype_bytes(op->dtype);
@@ -191,47 +203,147 @@ static dp_status_t reduce_segment(dp_cpu_group_t *group, const dp_engine_op_t *o
     };
 
     for (int k = 0; k < group->local_size; k++) {
-        group->ins[k] =
-            dp_cpu_input_at(group, k, segment.piece, in_start, segment.count, elem_bytes);
-        if (group->ins[k] == NULL) return dp_cpu_bad_offset(group, k);
+        const dp_status_t status = dp_pull_input(group, k, segment.piece, in_start, segment.count,
+                                                 elem_bytes, &group->ins[k]);
+
+        if (status != DP_OK) return status;
     }
-    if (find_outs(group, op, segment, &args.out_count) != DP_OK) return group->failure.status;
+    if (find_outs(group, op, segment, is_own, &args.out_count) != DP_OK)
+        return group->failure.status;
     run_kernel(group, &args);
     return DP_OK;
+}
+
+/* How many blocks are reduced at a time: all that a rank can see, or what is read at a time. */
+static size_t chunk_blocks(const dp_cpu_group_t *group)
+{
+    const size_t block_bytes = DP_TALLY_BLOCK * dp_dtype_bytes(group->op->dtype);
+
+    if (!has_private(group)) return dp_max(group->layout.block_count, (size_t)1);
+    return dp_max(dp_pull_chunk_bytes(group) / block_bytes, (size_t)1);
+}
+
+static dp_status_t reduce_range(dp_cpu_group_t *group, const dp_engine_op_t *op, dp_range_t range,
+                                size_t in_row, int is_own, int wanted)
+{
+    const size_t blocks = chunk_blocks(group);
+    dp_status_t status = DP_OK;
+
+    for (size_t i = 0; status == DP_OK && i < dp_range_chunks(range, blocks); i++) {
+        dp_range_t left = dp_range_chunk(range, i, blocks);
+        dp_segment_t segment;
+
+        while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment))
+            status = reduce_segment(group, op, segment, in_row, is_own, wanted);
+    }
+    return status;
+}
+
+static dp_status_t add_all_tallies(dp_cpu_group_t *group, dp_engine_op_t *op, int wanted)
+{
+    const dp_range_t all = dp_layout_all(&group->layout);
+    dp_status_t status = DP_OK;
+
+    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++)
+        status = dp_cpu_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
+    return status;
 }
 
 /* allreduce and reduce: a shard each. */
 static dp_status_t reduce_shards(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
-    const dp_range_t all = dp_layout_all(&group->layout);
+    const dp_range_t own =
+        dp_range_part(dp_layout_all(&group->layout), group->local_rank, group->local_size);
     const int wanted = dp_cpu_wants_tally(group, op);
-    dp_range_t left = dp_range_part(all, group->local_rank, group->local_size);
+    dp_status_t status;
+
+    if (wanted) dp_cpu_clear_tallies(group, own);
+    status = reduce_range(group, op, own, 0, 0, wanted);
+    if (status == DP_OK) status = dp_cpu_node_barrier(group);
+    return status == DP_OK ? add_all_tallies(group, op, wanted) : status;
+}
+
+/* ---- An allreduce of private memory --------------------------------------------------------- */
+
+/* Chunk `index` of a local rank's shard; empty past its end. */
+static dp_range_t chunk_of_shard(const dp_cpu_group_t *group, int local, size_t index,
+                                 size_t blocks)
+{
+    const dp_range_t shard = dp_range_part(dp_layout_all(&group->layout), local, group->local_size);
+
+    if (index >= dp_range_chunks(shard, blocks)) return (dp_range_t){shard.end, shard.end};
+    return dp_range_chunk(shard, index, blocks);
+}
+
+/* Copies what another rank has made of a range to this rank's output. */
+static dp_status_t fetch_result(dp_cpu_group_t *group, int local, dp_range_t range)
+{
+    const size_t elem_bytes = dp_dtype_bytes(group->op->dtype);
     dp_segment_t segment;
     dp_status_t status = DP_OK;
 
-    if (wanted) dp_cpu_clear_tallies(group, left);
-    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
-        status = reduce_segment(group, op, segment, 0, wanted);
-    }
-    if (status == DP_OK) status = dp_cpu_node_barrier(group);
-    for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
-        status = dp_cpu_add_tallies(group, op, k, dp_range_part(all, k, group->local_size));
+    while (status == DP_OK && dp_layout_next(&group->layout, &range, &segment)) {
+        const dp_control_piece_t *piece = dp_cpu_published_piece(group, local, segment.piece);
+        const size_t at = segment.start * elem_bytes, bytes = segment.count * elem_bytes;
+        char *to = (char *)group->op->pieces[segment.piece].out + at;
+
+        if (piece == NULL) return dp_cpu_bad_offset(group, local);
+        if (dp_cpu_is_private(group, local)) {
+            status = dp_pull_fetch(group, local, piece->out + at, to, bytes);
+        } else {
+            const void *from = dp_cpu_memory_at(group, local, piece->out + at, bytes);
+
+            if (from == NULL) return dp_cpu_bad_offset(group, local);
+            memcpy(to, from, bytes);
+        }
     }
     return status;
 }
+
+/*
+ * Each rank reduces its shard into its own output, and the others read it there. In a step a rank
+ * does both, on two chunks:
+ *
+ *   step      0            1            2
+ *   reduce    chunk 0      chunk 1                 of my shard, reading the others' inputs
+ *   fetch                  chunk 0      chunk 1    of the others' shards, out of their outputs
+ *             --barrier--  --barrier--  --barrier--
+ *
+ * A chunk is fetched just after it was written, from the cache of the core that wrote it. In place
+ * it overwrites an input that its owner has read in the step before.
+ */
+static dp_status_t reduce_private(dp_cpu_group_t *group, dp_engine_op_t *op)
+{
+    const int self = group->local_rank, size = group->local_size;
+    const dp_range_t all = dp_layout_all(&group->layout);
+    const size_t blocks = chunk_blocks(group);
+    const size_t chunks = dp_range_chunks(dp_range_part(all, 0, size), blocks); /* none has more */
+    const int wanted = dp_cpu_wants_tally(group, op);
+    dp_status_t status = DP_OK;
+
+    if (wanted) dp_cpu_clear_tallies(group, dp_range_part(all, self, size));
+    for (size_t step = 0; status == DP_OK && step <= chunks; step++) {
+        status = reduce_range(group, op, chunk_of_shard(group, self, step, blocks), 0, 1, wanted);
+        for (int i = 1; status == DP_OK && step > 0 && i < size; i++) {
+            const int k = (self + i) % size; /* not all from the same one */
+
+            status = fetch_result(group, k, chunk_of_shard(group, k, step - 1, blocks));
+        }
+        if (status == DP_OK) status = dp_cpu_node_barrier(group);
+    }
+    return status == DP_OK ? add_all_tallies(group, op, wanted) : status;
+}
+
+/* ---- The others ----------------------------------------------------------------------------- */
 
 static dp_status_t reduce_scatter(dp_cpu_group_t *group, dp_engine_op_t *op)
 {
     const dp_range_t all = dp_layout_all(&group->layout);
     const int wanted = dp_cpu_wants_tally(group, op);
-    dp_range_t left = all;
-    dp_segment_t segment;
-    dp_status_t status = DP_OK;
+    dp_status_t status;
 
     if (wanted) dp_cpu_clear_tallies(group, all);
-    while (status == DP_OK && dp_layout_next(&group->layout, &left, &segment)) {
-        status = reduce_segment(group, op, segment, (size_t)group->rank, wanted);
-    }
+    status = reduce_range(group, op, all, (size_t)group->rank, 1, wanted);
     if (status == DP_OK) status = dp_cpu_node_barrier(group);
     for (int k = 0; status == DP_OK && wanted && k < group->local_size; k++) {
         status = dp_cpu_add_tallies(group, op, k, all);
@@ -245,13 +357,24 @@ dp_status_t dp_cpu_copy_row(dp_cpu_group_t *group, dp_engine_op_t *op, int local
 
     for (size_t i = 0; i < op->piece_count; i++) {
         const dp_engine_piece_t *piece = &op->pieces[i];
-        const void *in;
+        const size_t bytes = piece->count * elem_bytes;
+        char *to;
 
-        if (piece->count == 0 || piece->out == NULL) continue;
-        in = dp_cpu_input_at(group, local, i, 0, piece->count, elem_bytes);
-        if (in == NULL) return dp_cpu_bad_offset(group, local);
-        copy_bytes((char *)piece->out + row * piece->stride * elem_bytes, in,
-                   piece->count * elem_bytes);
+        if (bytes == 0 || piece->out == NULL) continue;
+        to = (char *)piece->out + row * piece->stride * elem_bytes;
+        if (dp_cpu_is_private(group, local)) {
+            const dp_control_piece_t *published = dp_cpu_published_piece(group, local, i);
+            dp_status_t status;
+
+            if (published == NULL) return dp_cpu_bad_offset(group, local);
+            status = dp_pull_fetch(group, local, published->in, to, bytes);
+            if (status != DP_OK) return status;
+        } else {
+            const void *in = dp_cpu_input_at(group, local, i, 0, piece->count, elem_bytes);
+
+            if (in == NULL) return dp_cpu_bad_offset(group, local);
+            copy_bytes(to, in, bytes);
+        }
     }
     return DP_OK;
 }
@@ -274,16 +397,9 @@ static dp_status_t allreduce(dp_cpu_group_t *group, dp_engine_op_t *op)
     const int use_staging = dp_cpu_descriptor(group, 0)->use_staging;
     const uint64_t start_ns = dp_now_ns();
     dp_status_t status;
-    int has_private_memory = 0;
-    int cannot_pull = 0;
 
-    for (int k = 0; k < group->local_size; k++) {
-        has_private_memory |= dp_cpu_descriptor(group, k)->has_private_memory;
-        cannot_pull |= dp_cpu_descriptor(group, k)->cannot_pull;
-    }
-    if (!has_private_memory) return reduce_shards(group, op);
-    if (cannot_pull) return dp_host_staging_reduce(group, op);
-    status = use_staging ? dp_host_staging_reduce(group, op) : dp_pull_reduce(group, op);
+    if (!has_private(group)) return reduce_shards(group, op);
+    status = use_staging ? dp_host_staging_reduce(group, op) : reduce_private(group, op);
     if (status == DP_OK && group->local_rank == 0) {
         dp_method_record(&group->lane->methods, use_staging ? DP_METHOD_STAGING : DP_METHOD_PULL,
                          dp_cpu_input_bytes(group, op), dp_now_ns() - start_ns);

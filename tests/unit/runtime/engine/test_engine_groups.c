@@ -52,7 +52,7 @@ static void engine_blocks_arrive_or_are_refused_alike(void **state)
 static void engine_large_blocks_take_rounds(void **state)
 {
     (void)state;
-    everywhere(case_staged, 4);
+    everywhere(case_large_blocks, 4);
 }
 
 static void engine_groups_overlap_and_end(void **state)

@@ -1,6 +1,7 @@
 /*
- * test_engine_pull.c - an allreduce of memory that the ranks of a node do not share gives the bits
- * of one that they do, also where the system forbids to read it, and ends when it is not there.
+ * test_engine_pull.c - a collective of memory that the ranks of a node do not share gives the bits
+ * of one that they do; an allreduce also where the system forbids to read it, the others are not
+ * offered there; and it ends when the memory is not there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,76 +61,104 @@ static int may_pull(void)
 }
 
 typedef struct kind {
+    dp_collective_t collective;
     dp_dtype_t dtype;
     dp_reduce_t reduce;
     int in_place;
 } kind_t;
 
-/* One allreduce of all pieces, each after the other with an element between them; out: [total]. */
-static void reduce(engine_rank_t *rank, kind_t kind, const char *data, char *in, char *out,
-                   dp_tally_t *tallies)
+/* Elements of a row of all pieces, each with an element before it. */
+static size_t row_elems(void)
 {
-    const size_t bytes = dp_dtype_bytes(kind.dtype);
+    size_t total = 1;
+
+    for (size_t i = 0; i < PIECES; i++)
+        total += counts[i] + 1;
+    return total;
+}
+
+/* Elements of a rank's input and output. */
+static size_t in_elems(const engine_rank_t *rank, kind_t kind)
+{
+    const size_t rows = kind.collective == DP_COLLECTIVE_REDUCE_SCATTER ? (size_t)rank->size : 1;
+
+    return rows * row_elems();
+}
+
+static size_t out_elems(const engine_rank_t *rank, kind_t kind)
+{
+    return (kind.collective == DP_COLLECTIVE_ALLGATHER ? (size_t)rank->size : 1) * row_elems();
+}
+
+/* One operation of all pieces. */
+static void run_pieces(engine_rank_t *rank, kind_t kind, const char *data, char *in, char *out,
+                       dp_tally_t *tallies)
+{
+    const size_t bytes = dp_dtype_bytes(kind.dtype), total = row_elems();
+    const int has_in = kind.collective != DP_COLLECTIVE_BROADCAST || rank->rank == 1;
     dp_engine_piece_t pieces[PIECES];
-    dp_engine_op_t op = {.collective = DP_COLLECTIVE_ALLREDUCE,
+    dp_engine_op_t op = {.collective = kind.collective,
                          .dtype = kind.dtype,
                          .reduce = kind.reduce,
+                         .root = 1,
                          .pieces = pieces,
                          .piece_count = PIECES};
     size_t at = 1;
 
+    memcpy(in, data, in_elems(rank, kind) * bytes);
     for (size_t i = 0; i < PIECES; i++) {
-        memcpy(in + at * bytes, data + at * bytes, counts[i] * bytes);
         dp_tally_init(&tallies[i]);
-        pieces[i] = (dp_engine_piece_t){.in = in + at * bytes,
+        pieces[i] = (dp_engine_piece_t){.in = has_in ? in + at * bytes : NULL,
                                         .out = out + at * bytes,
                                         .count = counts[i],
+                                        .stride = total,
                                         .prescale = 0.5,
                                         .postscale = 3.0,
                                         .tally = &tallies[i]};
         at += counts[i] + 1;
     }
     engine_run(rank, &op, DP_WORK_LARGE);
-    engine_check(rank, op.status == DP_OK, "%s %s: %s", dp_dtype_name(kind.dtype),
-                 dp_reduce_name(kind.reduce), op.text);
+    engine_check(rank, op.status == DP_OK, "%s %s %s: %s", dp_collective_name(kind.collective),
+                 dp_dtype_name(kind.dtype), dp_reduce_name(kind.reduce), op.text);
 }
 
 /* who: bit r is set where rank r has memory of its own. */
 static void compare(engine_rank_t *rank, kind_t kind, unsigned who)
 {
     const size_t bytes = dp_dtype_bytes(kind.dtype);
+    const size_t in_bytes = in_elems(rank, kind) * bytes, out_bytes = out_elems(rank, kind) * bytes;
+    const int is_own = (int)(who >> rank->rank & 1);
     dp_tally_t expected[PIECES], tallies[PIECES];
-    size_t total = 1;
-    char *data, *shared[2], *own[2];
+    char *data = malloc(in_bytes), *shared[2], *own[2];
 
-    for (size_t i = 0; i < PIECES; i++)
-        total += counts[i] + 1;
-    data = malloc(total * bytes);
     for (int i = 0; i < 2; i++) {
-        shared[i] = engine_memory(rank, total * bytes);
-        own[i] = who >> rank->rank & 1 ? calloc(total, bytes) : engine_memory(rank, total * bytes);
+        const size_t most = dp_max(in_bytes, out_bytes);
+
+        shared[i] = engine_memory(rank, most);
+        own[i] = is_own ? calloc(most, 1) : engine_memory(rank, most);
         if (data == NULL || shared[i] == NULL || own[i] == NULL) abort();
     }
-    reference_fill(kind.dtype, data, total, rank->rank, (int)who, kind.reduce != DP_PRODUCT);
-    reduce(rank, kind, data, shared[0], shared[kind.in_place ? 0 : 1], expected);
-    reduce(rank, kind, data, own[0], own[kind.in_place ? 0 : 1], tallies);
-    engine_check(rank,
-                 memcmp(shared[0], own[0], total * bytes) == 0 &&
-                     memcmp(shared[1], own[1], total * bytes) == 0,
-                 "%s %s, in place %d, private %x: results differ", dp_dtype_name(kind.dtype),
-                 dp_reduce_name(kind.reduce), kind.in_place, who);
+    reference_fill(kind.dtype, data, in_elems(rank, kind), rank->rank, (int)who,
+                   kind.reduce != DP_PRODUCT);
+    run_pieces(rank, kind, data, shared[0], shared[kind.in_place ? 0 : 1], expected);
+    run_pieces(rank, kind, data, own[0], own[kind.in_place ? 0 : 1], tallies);
+    engine_check(
+        rank, memcmp(shared[0], own[0], in_bytes) == 0 && memcmp(shared[1], own[1], out_bytes) == 0,
+        "%s %s %s, in place %d, private %x: results differ", dp_collective_name(kind.collective),
+        dp_dtype_name(kind.dtype), dp_reduce_name(kind.reduce), kind.in_place, who);
     for (size_t i = 0; i < PIECES; i++) {
         engine_check(
             rank,
             tallies[i].nonfinite == expected[i].nonfinite &&
                 tallies[i].absmax == expected[i].absmax &&
                 memcmp(tallies[i].squares, expected[i].squares, sizeof(tallies[i].squares)) == 0,
-            "%s %s, private %x: figures of piece %zu differ", dp_dtype_name(kind.dtype),
+            "%s %s %s, private %x: figures of piece %zu differ",
+            dp_collective_name(kind.collective), dp_dtype_name(kind.dtype),
             dp_reduce_name(kind.reduce), who, i);
     }
     for (int i = 0; i < 2; i++) {
         rank->engine->ops->free(rank->engine, shared[i]);
-        if (who >> rank->rank & 1) {
+        if (is_own) {
             free(own[i]);
         } else {
             rank->engine->ops->free(rank->engine, own[i]);
@@ -140,13 +169,22 @@ static void compare(engine_rank_t *rank, kind_t kind, unsigned who)
 
 static void compare_all(engine_rank_t *rank, void *user)
 {
-    static const kind_t kinds[] = {{DP_F32, DP_SUM, 1},     {DP_F32, DP_SUM, 0},
-                                   {DP_F16, DP_AVERAGE, 1}, {DP_I32, DP_AVERAGE, 0},
-                                   {DP_F64, DP_MAX, 1},     {DP_U8, DP_PRODUCT, 0}};
+    static const kind_t kinds[] = {{DP_COLLECTIVE_ALLREDUCE, DP_F32, DP_SUM, 1},
+                                   {DP_COLLECTIVE_ALLREDUCE, DP_F32, DP_SUM, 0},
+                                   {DP_COLLECTIVE_ALLREDUCE, DP_F16, DP_AVERAGE, 1},
+                                   {DP_COLLECTIVE_ALLREDUCE, DP_I32, DP_AVERAGE, 0},
+                                   {DP_COLLECTIVE_ALLREDUCE, DP_F64, DP_MAX, 1},
+                                   {DP_COLLECTIVE_ALLREDUCE, DP_U8, DP_PRODUCT, 0},
+                                   {DP_COLLECTIVE_REDUCE_SCATTER, DP_F32, DP_SUM, 0},
+                                   {DP_COLLECTIVE_BROADCAST, DP_F32, DP_SUM, 0},
+                                   {DP_COLLECTIVE_ALLGATHER, DP_F32, DP_SUM, 0},
+                                   {DP_COLLECTIVE_REDUCE_SCATTER, DP_BF16, DP_AVERAGE, 0}};
     const unsigned everybody = (1u << rank->size) - 1;
 
     (void)user;
-    for (size_t i = 0; i < DP_ARRAY_LEN(kinds); i += under_sanitizer ? 2 : 1) {
+    for (size_t i = 0; i < DP_ARRAY_LEN(kinds); i += under_sanitizer && i < 5 ? 2 : 1) {
+        if (!rank->engine->ops->pulls(rank->engine, kinds[i].collective, NULL, rank->size, DP_GIB))
+            continue;
         compare(rank, kinds[i], everybody);
         compare(rank, kinds[i], 1);
         compare(rank, kinds[i], everybody & 0xau);
@@ -181,20 +219,29 @@ static void pull_works_between_processes(void **state)
 
 static void ask_who_pulls(engine_rank_t *rank, void *user)
 {
-    const dp_engine_ops_t *ops = rank->engine->ops;
+    static const dp_collective_t pulled[] = {DP_COLLECTIVE_ALLREDUCE, DP_COLLECTIVE_BROADCAST,
+                                             DP_COLLECTIVE_ALLGATHER, DP_COLLECTIVE_REDUCE_SCATTER};
+    const dp_engine_t *engine = rank->engine;
+    const dp_engine_ops_t *ops = engine->ops;
     const int both[] = {0, 1}, across[] = {0, 2};
     const int is_far = rank->topology.node_count > 1;
-    const size_t enough = rank->config.pull_bytes;
 
     (void)user;
-    engine_check(rank, ops->pulls(rank->engine, NULL, rank->size, enough) == !is_far,
-                 "all of the world");
-    engine_check(rank, !ops->pulls(rank->engine, NULL, rank->size, enough - 1), "too small");
-    if (rank->rank < 2) {
-        engine_check(rank, ops->pulls(rank->engine, both, 2, enough), "two of a node");
-        engine_check(rank, ops->pulls(rank->engine, across, 2, enough) == !is_far,
+    for (size_t i = 0; i < DP_ARRAY_LEN(pulled); i++) {
+        const size_t enough =
+            rank->config.pull_bytes / (dp_lane_of(pulled[i]) == DP_LANE_GATHER ? 4 : 1);
+
+        engine_check(rank, ops->pulls(engine, pulled[i], NULL, rank->size, enough) == !is_far,
+                     "%s of the world", dp_collective_name(pulled[i]));
+        engine_check(rank, !ops->pulls(engine, pulled[i], NULL, rank->size, enough - 1),
+                     "%s, too small", dp_collective_name(pulled[i]));
+        if (rank->rank >= 2) continue;
+        engine_check(rank, ops->pulls(engine, pulled[i], both, 2, enough), "two of a node");
+        engine_check(rank, ops->pulls(engine, pulled[i], across, 2, enough) == !is_far,
                      "two of the world");
     }
+    engine_check(rank, !ops->pulls(engine, DP_COLLECTIVE_REDUCE, NULL, rank->size, DP_GIB),
+                 "a reduce");
 }
 
 static void pull_is_for_ranks_of_one_node(void **state)
@@ -217,7 +264,10 @@ static void use_own_memory(engine_rank_t *rank, void *user)
         .collective = DP_COLLECTIVE_ALLREDUCE, .dtype = DP_F32, .pieces = &piece, .piece_count = 1};
 
     (void)user;
-    engine_check(rank, !rank->engine->ops->pulls(rank->engine, NULL, rank->size, DP_GIB), "pulls");
+    engine_check(
+        rank,
+        !rank->engine->ops->pulls(rank->engine, DP_COLLECTIVE_ALLREDUCE, NULL, rank->size, DP_GIB),
+        "pulls");
     engine_run(rank, &op, DP_WORK_SMALL);
     engine_check(rank, op.status == DP_ERR_INVALID, "status is %s", dp_status_string(op.status));
     engine_check(rank, strstr(op.text, "not engine memory") != NULL, "text is '%s'", op.text);
@@ -304,7 +354,7 @@ static void pull_and_stage_take_turns(void **state)
 static void hide_rank_1(engine_rank_t *rank, void *user)
 {
     (void)user;
-    compare(rank, (kind_t){DP_F32, DP_SUM, 1}, 1u << 1);
+    compare(rank, (kind_t){DP_COLLECTIVE_ALLREDUCE, DP_F32, DP_SUM, 1}, 1u << 1);
 }
 
 /* Rank 0 wants no tensor of its own to be taken so, but the other's is. */

@@ -154,7 +154,7 @@ static void nccl_large_blocks_arrive(void **state)
     nccl_world_t world = NCCL_WORLD(3);
 
     (void)state;
-    assert_int_equal(nccl_world_run(&world, case_staged, &world), 0);
+    assert_int_equal(nccl_world_run(&world, case_large_blocks, &world), 0);
 }
 
 static void nccl_groups_come_and_go(void **state)
