@@ -19,8 +19,11 @@
 
 static size_t class_of(size_t bytes)
 {
-    if (bytes < 4 * DP_METHOD_LEAST_BYTES) return 0;
-    return bytes < 16 * DP_METHOD_LEAST_BYTES ? 1 : 2;
+    size_t at = 0;
+
+    for (size_t scaled = bytes / 4; scaled >= DP_METHOD_LEAST_BYTES; scaled /= 4)
+        at++;
+    return at < DP_METHOD_SIZE_CLASSES ? at : DP_METHOD_SIZE_CLASSES - 1;
 }
 
 dp_method_t dp_method_choose(const dp_method_stats_t *methods, size_t bytes)

@@ -14,9 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Below this pulling is as good near, and better far. */
-#define DP_METHOD_LEAST_BYTES ((size_t)4 << 20)
-#define DP_METHOD_SIZE_CLASSES 3
+#define DP_METHOD_LEAST_BYTES ((size_t)128 << 10) /* below this: pulling */
+#define DP_METHOD_SIZE_CLASSES 6                  /* each four times as large as the one before */
 
 typedef enum dp_method { DP_METHOD_PULL, DP_METHOD_STAGING, DP_METHOD_COUNT } dp_method_t;
 
