@@ -16,8 +16,9 @@
 #include "runtime/base/thread.h"
 
 #define SLEEP_NS 100000000u /* a sleep is checked again after this: never wait unboundedly */
-#define POLLS 64            /* between two looks at the clock and at is_off */
-#define PER_PAGE 8          /* records that are made together */
+#define POLLS 64            /* between two looks at the clock and at is_aborted */
+#define YIELD_NS 10000u
+#define PER_PAGE 8 /* records that are made together */
 #define PAGE ((size_t)4096)
 _Static_assert(PER_PAGE * sizeof(dp_control_record_t) <= PAGE, "they fit");
 
@@ -124,6 +125,11 @@ static int is_aborted(const dp_control_t *control)
     return atomic_load_explicit(control->node->is_aborted, memory_order_seq_cst);
 }
 
+void dp_control_offer_core(const dp_control_node_t *node, uint64_t waited_ns)
+{
+    if (waited_ns >= YIELD_NS || node->polls == 1) (void)sched_yield();
+}
+
 static dp_control_record_t *record_of(const dp_control_t *control, int other)
 {
     if (control->records[other] == NULL) {
@@ -158,7 +164,7 @@ static void poll_for_rank(const dp_control_t *control, int other, uint64_t give_
         now = dp_now_ns();
         if (start_ns == 0) start_ns = now;
         if (now - start_ns >= spin_ns || now >= give_up_ns || is_aborted(control)) return;
-        (void)sched_yield(); /* the other may have been put on this core */
+        dp_control_offer_core(control->node, now - start_ns);
     }
 }
 

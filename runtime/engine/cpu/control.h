@@ -180,6 +180,11 @@ dp_status_t dp_control_open(dp_control_t *control, const dp_control_node_t *node
  * descriptors. */
 void dp_control_close(dp_control_t *control);
 
+/* What a thread does now and then that has polled for waited_ns: offers its core, as the other may
+ * have been put on it. Not at once where each rank has a core: if a program of somebody else wants
+ * the core, it keeps it for milliseconds, and most waits are over sooner than YIELD_NS. */
+void dp_control_offer_core(const dp_control_node_t *node, uint64_t waited_ns);
+
 /* The two halves of a barrier. Enter tells the others that this rank has come to the next one. */
 void dp_control_enter(dp_control_t *control);
 /* Await waits until all have, or until give_up_ns (UINT64_MAX: never). waited: zeroed before the

@@ -13,7 +13,6 @@
  */
 #include "runtime/engine/cpu/direct/direct.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +149,8 @@ static void direct_wait(dp_engine_t *self, const _Atomic uint32_t *state, uint32
         if (now >= deadline_ns) break;
         if (start_ns == 0) start_ns = now;
         if (now - start_ns < spin_ns) {
-            (void)sched_yield(); /* the other may have been put on this core */
+            dp_control_offer_core(&direct->node.engine->lanes[DP_LANE_MAIN].control,
+                                  now - start_ns);
             continue;
         }
         if (sleep_on_bell(direct, state, reached, dp_min((uint64_t)SLEEP_NS, deadline_ns - now)))
