@@ -92,10 +92,10 @@ typedef enum dp_status {
     DP_ERR_UNSUPPORTED, /* valid, but not on this machine or in this build */
     DP_ERR_FULL,        /* as many as are allowed are there: DP_QUEUE_DEPTH operations in flight, or
                            DP_GROUPS_MAX groups of a rank. Nothing was done; one has to end first */
-    DP_ERR_PENDING,     /* dp_test(): the operation is not complete yet */
+    DP_ERR_PENDING,     /* dp_test(), or the wait ended: the operation is not over, and goes on */
     DP_ERR_BUSY,        /* this name was submitted before and has not been launched yet; dp_free():
                            an operation is using the memory */
-    DP_ERR_TIMEOUT,     /* the wait ended, the operation goes on; or its own limit is over */
+    DP_ERR_TIMEOUT,     /* a time limit is over, an operation's or a setting's: it has failed */
     DP_ERR_MISMATCH,    /* ranks disagree: about this tensor alone, or (ordered groups) the end */
     DP_ERR_TRUNCATED,   /* more elements than a receiver's capacity; nothing was written */
     DP_ERR_LEFT,        /* a rank finalized before it submitted this tensor */
@@ -155,7 +155,7 @@ typedef enum dp_wire {
  * fail on all ranks) after DP_STALL_LIMIT. If a rank has not submitted the operation when another
  * one's limit is over, it fails with DP_ERR_TIMEOUT on all ranks, also on those that submit it
  * later; the text names the missing ranks. The world goes on; the call may be repeated. A `seconds`
- * argument limits the wait of one thread: the operation goes on. dp_finalize(): DP_FINALIZE_LIMIT.
+ * argument limits one thread's wait (DP_ERR_PENDING). dp_finalize() has DP_FINALIZE_LIMIT.
  */
 
 /* ---- Life ----------------------------------------------------------------------------------- */
@@ -724,7 +724,7 @@ typedef struct dp_options {
                             what is not agreed on in DP_ORDER_PROGRAM, takes none */
     int more_follow;     /* 1: this thread submits another operation at once. The library's thread
                             wakes up for all of them together: for the first one without it, or
-                            for a wait (not dp_test()). DP_ORDER_PROGRAM wakes nobody anyway */
+                            for a wait or dp_test(). DP_ORDER_PROGRAM wakes nobody anyway */
 } dp_options_t;
 #define DP_OPTIONS_INIT DP_SIZED(dp_options_t, .reduce = DP_SUM, .prescale = 1.0, .postscale = 1.0)
 
@@ -935,7 +935,7 @@ typedef struct dp_result {
  * @param handle  from a submission; given back when this returns the operation's status
  * @param seconds at most; negative: for ever; 0: only look; not a number: DP_ERR_INVALID
  * @param result  may be NULL; written when the operation is over
- * @return the operation's status, or DP_ERR_TIMEOUT without a result->text: the operation goes on
+ * @return the operation's status, or DP_ERR_PENDING: the wait ended, the operation goes on
  * Threads: one at a time per handle. A short adaptive spin, then sleeps.
  */
 DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *result);
@@ -947,7 +947,7 @@ DP_API dp_status_t dp_wait(dp_handle_t *handle, double seconds, dp_result_t *res
  *
  * @param stream  as in dp_options_t; NULL waits like dp_wait() without releasing the handle
  * @param seconds as in dp_wait(): how long the calling thread may be blocked
- * @return DP_OK: a later failure arrives through dp_wait(); DP_ERR_TIMEOUT: the stream does not
+ * @return DP_OK: a later failure arrives through dp_wait(); DP_ERR_PENDING: the stream does not
  *         wait; DP_ERR_UNSUPPORTED without a device, or the operation's failure
  */
 DP_API dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream, double seconds);
@@ -964,7 +964,7 @@ DP_API void dp_release(dp_handle_t *handle);
  *
  * @param seconds as in dp_wait()
  * @return DP_OK, the first failure among those whose handle was NULL or released since the last
- *         call, or DP_ERR_TIMEOUT. Handles stay valid.
+ *         call, or DP_ERR_PENDING. Handles stay valid.
  */
 DP_API dp_status_t dp_wait_all(dp_context_t *context, double seconds);
 

@@ -71,7 +71,7 @@ static int has_urgent_input(const dp_inbox_t *inbox)
 {
     const unsigned patient = DP_INBOX_LAUNCH_DONE | DP_INBOX_ACTIVITY;
 
-    return atomic_load(&inbox->queue) != NULL || (atomic_load(&inbox->flags) & ~patient) != 0;
+    return dp_inbox_has_submissions(inbox) || (atomic_load(&inbox->flags) & ~patient) != 0;
 }
 
 void dp_inbox_return_progress(dp_inbox_t *inbox, int must_wake)
@@ -206,9 +206,14 @@ dp_inbox_name_t *dp_inbox_take_urgent(dp_inbox_t *inbox)
     return atomic_exchange(&inbox->urgent, NULL);
 }
 
+int dp_inbox_has_submissions(const dp_inbox_t *inbox)
+{
+    return atomic_load(&inbox->queue) != NULL;
+}
+
 int dp_inbox_is_empty(const dp_inbox_t *inbox)
 {
-    return atomic_load(&inbox->queue) == NULL && atomic_load(&inbox->flags) == 0;
+    return !dp_inbox_has_submissions(inbox) && atomic_load(&inbox->flags) == 0;
 }
 
 /* ---- The coordinator thread ----------------------------------------------------------------- */

@@ -72,7 +72,8 @@ void dp_inbox_urgent(dp_inbox_t *inbox, uint32_t group, const char *name);
 void dp_inbox_launch_done(dp_inbox_t *inbox, uint64_t sequence);
 void dp_inbox_set_activity(dp_inbox_t *inbox, const char *text);
 void dp_inbox_abort(dp_inbox_t *inbox, dp_status_t status, const char *text);
-int dp_inbox_is_aborted(dp_inbox_t *inbox); /* that was called */
+int dp_inbox_is_aborted(dp_inbox_t *inbox);            /* that was called */
+int dp_inbox_has_submissions(const dp_inbox_t *inbox); /* the coordinator has not taken yet */
 void dp_inbox_report_mismatch(dp_inbox_t *inbox, dp_status_t status, const char *text);
 /* FINALIZE, STOP */
 void dp_inbox_raise(dp_inbox_t *inbox, unsigned flag);

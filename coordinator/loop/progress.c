@@ -101,6 +101,11 @@ void dp_loop_submit(dp_loop_t *loop, dp_loop_node_t *node, int waits_at_once)
     }
 }
 
+void dp_loop_look(dp_loop_t *loop)
+{
+    if (dp_inbox_has_submissions(&loop->inbox)) dp_inbox_wake(&loop->inbox, DP_INBOX_BACKING_OFF);
+}
+
 void dp_loop_progress_until(dp_loop_t *loop, const _Atomic uint32_t *state, uint32_t reached,
                             uint64_t spin_ns, uint64_t deadline_ns)
 {

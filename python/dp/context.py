@@ -200,10 +200,10 @@ class Context:
     # ---- Waiting ------------------------------------------------------------------------------
 
     def wait_all(self, timeout: float | None = None) -> None:
-        """Waits until every operation submitted before is over. TimeoutError: it goes on."""
+        """Waits until every operation submitted before is over. PendingError, a TimeoutError: they go on."""
         for seconds in slices(timeout):
             status = lib.wait_all(self.pointer, seconds)
-            if status != errors.TimeoutError.status:
+            if status != errors.PendingError.status:
                 break
         self.check(status)
 

@@ -34,8 +34,8 @@ class FullError(Error):
     """As many operations or groups as are allowed are there; wait for one to end."""
 
 
-class PendingError(Error):
-    """The operation is not complete yet."""
+class PendingError(Error, builtins.TimeoutError):
+    """The wait ended; the operation goes on."""
 
 
 class BusyError(Error):
@@ -43,7 +43,7 @@ class BusyError(Error):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The wait ended; the operation goes on."""
+    """The operation's own time limit, or that of a setting, is over: it has failed."""
 
 
 class MismatchError(Error):

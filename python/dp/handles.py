@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COOKIES = 256
 _NEW_RESULT = bytes(_c.Result())
-_TIMED_OUT = errors.TimeoutError.status
+_PENDING = errors.PendingError.status
 
 
 def slices(timeout: float | None) -> Iterator[float]:
@@ -92,10 +92,10 @@ class Handle:
 
     def done(self) -> bool:
         """Whether it is over, failed or not. Never waits."""
-        return self._pointer is None or lib.test(self._pointer) != errors.PendingError.status
+        return self._pointer is None or lib.test(self._pointer) != _PENDING
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Waits until it is over. TimeoutError after `timeout` seconds: it goes on. Raises how it
+        """Waits until it is over. PendingError, a TimeoutError, after `timeout` seconds: it goes on. Raises how it
         failed."""
         if self._pointer is not None:
             self._finish(timeout)
@@ -110,19 +110,19 @@ class Handle:
         try:
             if timeout is None:  # the usual case, without a generator
                 status = lib.wait(self._pointer, SLICE_S, raw)
-                while status == _TIMED_OUT:
+                while status == _PENDING:
                     status = lib.wait(self._pointer, SLICE_S, raw)
             else:
                 for seconds in slices(timeout):
                     status = lib.wait(self._pointer, seconds, raw)
-                    if status != _TIMED_OUT:
+                    if status != _PENDING:
                         break
         except BaseException:  # of a signal's handler, right behind a wait
             if raw.text is not None:  # which ended the operation, so there is no handle any more
                 self._conclude(errors.Error.status if raw.text else 0, raw)
             raise
-        if status == _TIMED_OUT:
-            raise errors.TimeoutError(f"not over after {timeout} s; the operation goes on")
+        if status == _PENDING:
+            raise errors.PendingError(f"not over after {timeout} s; the operation goes on")
         self._conclude(status, raw)
 
     def _conclude(self, status: int, raw: _c.Result) -> None:
@@ -147,7 +147,7 @@ def abandon(context: "Context", pointer: int, keeps: Any) -> None:
     it moves to the context."""
     if not context.is_alive:
         return
-    if lib.test(pointer) == errors.PendingError.status:
+    if lib.test(pointer) == _PENDING:
         context._completions.adopt(pointer, keeps)
     else:
         lib.release(pointer)
@@ -205,7 +205,7 @@ class Completions:
 
     @staticmethod
     def _is_over(pointer: int) -> bool:
-        if lib.test(pointer) == errors.PendingError.status:
+        if lib.test(pointer) == _PENDING:
             return False
         lib.release(pointer)
         return True

@@ -55,7 +55,7 @@ class Following(Handle):
                 break
             self.context.pointer  # OrderError after finalize()
         else:
-            raise errors.TimeoutError(f"not over after {timeout} s; the operation goes on")
+            raise errors.PendingError(f"not over after {timeout} s; the operation goes on")
         if self._second is None:
             assert self._error is not None
             raise self._error
@@ -82,7 +82,7 @@ class Together(Handle):
         for handle in self._handles:  # all of them, also behind one that failed
             try:
                 results.append(handle.wait(None if end is None else max(end - time.monotonic(), 0.0)))
-            except errors.TimeoutError:
+            except errors.PendingError:
                 raise
             except errors.Error as error:
                 failure = failure or error

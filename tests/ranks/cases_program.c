@@ -94,7 +94,7 @@ int case_program_waits(dp_context_t *dp)
     EXPECT_STATUS(dp, dp_barrier(dp_world(dp), "barrier", NULL, &barrier), DP_OK);
     EXPECT_STATUS(dp, dp_allreduce(dp_world(dp), "three", &three, &three, 1, DP_F32, NULL, &handle),
                   DP_OK);
-    while ((status = dp_wait(handle, 0.0, NULL)) == DP_ERR_TIMEOUT) {
+    while ((status = dp_wait(handle, 0.0, NULL)) == DP_ERR_PENDING) {
     }
     EXPECT_STATUS(dp, status, DP_OK);
     EXPECT_STATUS(dp, dp_wait(barrier, 60.0, NULL), DP_OK);

@@ -266,8 +266,13 @@ static void look(dp_handle_t *handle)
 {
     dp_context_t *context = handle->context;
 
-    if (handle->is_direct) dp_direct_look(context);
-    if (handle->program_op.group != NULL) dp_program_wait(context->program, &handle->program_op);
+    if (handle->is_direct) {
+        dp_direct_look(context);
+    } else if (handle->program_op.group != NULL) {
+        dp_program_wait(context->program, &handle->program_op);
+    } else {
+        dp_loop_look(context->loop);
+    }
 }
 
 /* dp_wait(). tally: the exact figures are merged into it; NULL: not wanted. */
@@ -289,7 +294,7 @@ static dp_status_t wait_for_handle(dp_handle_t *handle, double seconds, dp_resul
     if (atomic_load_explicit(&handle->state, memory_order_acquire) != DP_REQUEST_DONE) {
         if (seconds == 0.0) look(handle);
         if (seconds == 0.0 || !block_visibly(handle, DP_REQUEST_DONE, seconds))
-            return DP_ERR_TIMEOUT;
+            return DP_ERR_PENDING;
     }
     /* Two threads that wait for one handle are a mistake too: one of them gives it back. */
     if (!atomic_exchange(&handle->has_owner, 0)) return check_owner(handle, "dp_wait");
@@ -343,7 +348,7 @@ dp_status_t dp_stream_wait(dp_handle_t *handle, void *stream, double seconds)
     wanted = waiting != NULL && handle->stream.done != NULL ? DP_REQUEST_ISSUED : DP_REQUEST_DONE;
     if (atomic_load_explicit(&handle->state, memory_order_acquire) < wanted) {
         if (seconds == 0.0) look(handle);
-        if (seconds == 0.0 || !block_visibly(handle, wanted, seconds)) return DP_ERR_TIMEOUT;
+        if (seconds == 0.0 || !block_visibly(handle, wanted, seconds)) return DP_ERR_PENDING;
     }
     if (atomic_load_explicit(&handle->state, memory_order_acquire) == DP_REQUEST_DONE)
         return handle->end.status;
@@ -407,7 +412,7 @@ static int is_set_live(dp_context_t *context, const wait_set_t *set)
     return live;
 }
 
-/* DP_OK: none of them is live any more; DP_ERR_TIMEOUT. */
+/* DP_OK: none of them is live any more; DP_ERR_PENDING. */
 static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, double seconds)
 {
     const uint64_t begin = dp_now_ns(), deadline = deadline_of(seconds, begin);
@@ -430,7 +435,7 @@ static dp_status_t wait_for_set(dp_context_t *context, const wait_set_t *set, do
 
         if (!is_set_live(context, set)) break;
         if (now >= deadline) {
-            status = DP_ERR_TIMEOUT;
+            status = DP_ERR_PENDING;
             break;
         }
         dp_futex_wait(&context->waiting.completions, seen,

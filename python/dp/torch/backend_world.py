@@ -85,7 +85,7 @@ class World:
             return "operations have timed out"
         try:
             self.context.wait_all(max(end - time.monotonic(), 0))
-        except dp.TimeoutError:
+        except dp.PendingError:
             return f"operations are under way after {self._timeout} that other ranks have not called"
         except dp.Error:  # raised where they were waited for, or about to be told by finalize()
             pass

@@ -25,7 +25,6 @@ from .runtime import KEPT, ProcessSet, world
 KIND = "allreduce"
 NAME_BYTES = 255  # of a tensor's name
 _PENDING = errors.PendingError.status
-_TIMED_OUT = errors.TimeoutError.status
 _allreduce = _c.bare("dp_allreduce")
 _wait = _c.bare("dp_wait")
 _Tensor = torch.Tensor
@@ -101,7 +100,7 @@ def raise_late() -> None:
             continue
         result = _c.Result()
         status = lib.wait(pointer, 0.0, result)
-        if status == _TIMED_OUT:
+        if status == _PENDING:
             _joined.appendleft(one)
             return
         if status != 0:
@@ -125,8 +124,8 @@ def join(context: dp.Context, pointer: int, tensors: Sequence[Any]) -> bool:
     if _blocks:
         return False
     stream = torch.cuda.current_stream(tensors[0].device)
-    status = _TIMED_OUT
-    while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+    status = _PENDING
+    while status == _PENDING:  # a slice, behind which Python acts on Ctrl-C
         status = lib.stream_wait(pointer, stream.cuda_stream or 1, SLICE_S)
     if status != 0:
         return False
@@ -179,7 +178,7 @@ class Reduction:
         waiter.result.text = None
         try:
             status = _wait(*waiter.arguments)
-            while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+            while status == _PENDING:  # a slice, behind which Python acts on Ctrl-C
                 status = _wait(*waiter.arguments)
         except BaseException:  # of a signal's handler, right behind a wait
             if waiter.result.text is not None:  # which ended the operation: the handle has gone back
@@ -257,7 +256,7 @@ class Repeated:
         if self._context._pointer is None:  # finalize() has freed the handle
             return HorovodInternalError("the context was finalized")
         status = _wait(*self._waiting)
-        while status == _TIMED_OUT:  # a slice, behind which Python acts on Ctrl-C
+        while status == _PENDING:  # a slice, behind which Python acts on Ctrl-C
             status = _wait(*self._waiting)
         self.tensor = None
         if status == 0:

@@ -595,7 +595,7 @@ inline bool Operation::join(double seconds)
             if (!wait_locked(seconds)) return false;
         } else {
             const dp_status_t status = dp_stream_wait(handle, native_stream(*device), seconds);
-            if (status == DP_ERR_TIMEOUT) return false;
+            if (status == DP_ERR_PENDING) return false;
             if (status != DP_OK) return wait_locked(seconds); /* tells the failure */
             if (!is_joined_) {
                 if (finish) {
@@ -627,7 +627,7 @@ inline bool Operation::wait_locked(double seconds)
         error_ = refusal;
     } else {
         dp_status_t status = dp_wait(handle, seconds, &result);
-        if (status == DP_ERR_TIMEOUT) return false;
+        if (status == DP_ERR_PENDING) return false;
         if (status != DP_OK) {
             world_->note(status);
             if (turns && status == DP_ERR_MISMATCH) turns->forget(place);

@@ -296,8 +296,8 @@ static void submission_after_idling_is_told_by_its_own_thread(void **state)
     world_end(world);
 }
 
-/* Nobody is woken for a queued one: it is launched with the next submission, or by a thread that
- * waits for it. */
+/* Nobody is woken for a queued one: it is launched with the next submission, by a thread that waits
+ * for it, or once a thread looks. */
 static void queued_submission_goes_with_the_next_or_a_wait(void **state)
 {
     enum { TIMES = 20 };
@@ -314,9 +314,12 @@ static void queued_submission_goes_with_the_next_or_a_wait(void **state)
         dp_loop_queue(rank->loop, &rank->node);
         usleep(2000);
         alone += atomic_load(&rank->state) > launches;
-        if (i % 2 == 0) {
+        if (i % 3 == 0) {
             dp_loop_submit(rank->loop, &next, 0);
             launches += 2;
+        } else if (i % 3 == 1) {
+            dp_loop_look(rank->loop);
+            launches++;
         } else {
             launches++;
             dp_loop_progress_until(rank->loop, &rank->state, launches, WINDOW_NS, UINT64_MAX);
