@@ -18,11 +18,21 @@ static uint32_t next(uint32_t *seed)
     return *seed >> 8;
 }
 
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 /* This thread waits no more. 0: nobody carries the operation out. */
 static int look_until_over(const dp_handle_t *handle)
 {
-    for (int looks = 0; dp_test(handle) == DP_ERR_PENDING; looks++) {
-        if (looks == 200000) return 0;
+    const double end = seconds_now() + 20.0;
+
+    while (dp_test(handle) == DP_ERR_PENDING) {
+        if (seconds_now() > end) return 0;
         usleep(100);
     }
     return 1;
@@ -84,14 +94,6 @@ int case_deadlines(dp_context_t *dp)
     }
     EXPECT(dp, slices >= STEPS, "%llu slices", (unsigned long long)slices);
     return 0;
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Under DP_INJECT=slow:1@engine=1500ms: rank 1 has agreed to every operation and comes late to its

@@ -28,8 +28,9 @@ int main(int argc, char **argv)
         options.order = DP_ORDER_PROGRAM;
     if (dp_init(&options, &dp) != DP_OK) return 1;
     failed = what->run(dp);
+    if (failed) dp_abort(dp, "the case has failed"); /* else an operation under way may keep it */
     status = dp_finalize(dp);
-    if (status != what->finalize) {
+    if (!failed && status != what->finalize) {
         fprintf(stderr, "%s: dp_finalize: %s\n", what->name, dp_status_string(status));
         failed = 1;
     }
