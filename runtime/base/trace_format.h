@@ -197,7 +197,7 @@ void dp_trace_file_close(dp_trace_file_t *file); /* zeroed or closed before: fin
 /* Copies the text of a name, terminated; "" for 0 or an id that leads nowhere. Returns text. */
 const char *dp_trace_file_name(const dp_trace_file_t *file, uint32_t name, char *text, size_t room);
 
-/* What a recorder's first pages tell: where a rank of a running job stands. */
+/* Where a rank of a running job stands, from the first pages of its recorder. */
 typedef struct dp_trace_head {
     int rank, size, pid;
     char host[256];

@@ -184,7 +184,7 @@ if command -v python3 >/dev/null; then
     check "--report of a job that went well" "$(field '["outcome"], r["exit_code"], "cause" in r, [e["exit_code"] for e in r["ends"]]')" = "('succeeded', 0, False, [0, 0])"
     run -np 2 --report "$report" --timeout 0.2 sleep 60
     check "--report of a job that took too long" "$(field '["outcome"], r["exit_code"], r["processes_left"]')" = "('timeout', 124, 0)"
-    # What torchrun reads of a process that it has started: there only where it failed.
+    # torchrun reads it of a process that it has started: it is there only where the job failed.
     rm -f "$report"; export TORCHELASTIC_ERROR_FILE=$report
     run -np 2 true
     check "no file for torchrun of a job that went well" ! -e "$report"

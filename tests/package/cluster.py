@@ -49,7 +49,7 @@ SCHEMAS = {
                       "file_mounts": {"~/dp-secret": str}, "run": str},
     "compose.yaml": {"x-node": ANY, "services": {"node0": SERVICE, "node1": SERVICE}, "secrets": {"job": {"file": str}}},
 }
-# What each starter sets; PET_* as Kubeflow's trainer does.
+# Variables that each starter sets; PET_* as Kubeflow's trainer does.
 ENVIRONMENT = {"JOB_COMPLETION_INDEX": "1", "SLURM_JOB_ID": "7", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2",
                "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "PET_NNODES": "2", "PET_NODE_RANK": "1",
                "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "29500", "PET_NPROC_PER_NODE": "4"}

@@ -1,7 +1,7 @@
 /*
  * serve.c - see serve.h.
  *
- * A port answers GET /metrics, one request per connection. Whoever reaches it is a stranger:
+ * A port answers GET /metrics, one request per connection. A process that reaches it is a stranger:
  * CONNECTIONS are held at a time, each for REQUEST_S and REQUEST_BYTES at most, and for the next
  * one the oldest goes. So a flood costs dprun neither descriptors nor time. A text is made once a
  * second at most.

@@ -483,7 +483,7 @@ static uint8_t *read_bytes(const folder_t *folder, size_t *bytes)
     return data;
 }
 
-/* What dprun --metrics reads of a rank that runs. */
+/* dprun --metrics reads it of a rank that runs. */
 static void the_header_tells_steps_statistics_and_waits(void **state)
 {
     const folder_t *folder = *state;
