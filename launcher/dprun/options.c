@@ -38,11 +38,11 @@ enum flag_kind {
 };
 
 #define AT(field) offsetof(dp_command_t, field)
-#define TEXT(field) FLAG_TEXT, AT(field), 0
-#define SET(field, number) FLAG_NUMBER, AT(field), number
-#define CHOICE(field) FLAG_CHOICE, AT(field), 0
-#define SECONDS(field, least) FLAG_SECONDS, AT(field), least
-#define OWN(kind, field) FLAG_##kind, AT(field), 0
+#define TEXT(field) AT(field), FLAG_TEXT, 0
+#define SET(field, number) AT(field), FLAG_NUMBER, number
+#define CHOICE(field) AT(field), FLAG_CHOICE, 0
+#define SECONDS(field, least) AT(field), FLAG_SECONDS, least
+#define OWN(kind, field) AT(field), FLAG_##kind, 0
 
 #define START "Start"
 #define MACHINES "Several machines"

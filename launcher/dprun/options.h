@@ -67,8 +67,8 @@ typedef struct dp_command {
 
 /* A flag of dprun's own. */
 typedef struct dp_flag {
-    int kind;          /* what it does with the field, in options.c */
     size_t offset;     /* of its field of dp_command_t */
+    int kind;          /* what it does with the field, in options.c */
     int number;        /* for the field, or its least value */
     const char *name;  /* "--output-dir" */
     const char *alias; /* "-o" or NULL */
