@@ -16,47 +16,70 @@
 
 static gpt2_error_t error;
 
+static int make(int tensor, int data, int pipeline, int world, int rank, gpt2_mesh_t *mesh)
+{
+    const int given[GPT2_AXES] = {
+        [GPT2_AXIS_TENSOR] = tensor, [GPT2_AXIS_DATA] = data, [GPT2_AXIS_PIPELINE] = pipeline};
+
+    return gpt2_mesh_make(given, world, rank, mesh, &error);
+}
+
 /* ---- Places --------------------------------------------------------------------------------- */
 
-static void the_pipeline_is_the_outermost_axis(void **state)
+static void tensor_is_the_innermost_axis_and_pipeline_the_outermost(void **state)
 {
     gpt2_mesh_t mesh;
 
     (void)state;
-    for (int rank = 0; rank < 6; rank++) {
-        assert_int_equal(gpt2_mesh_make(0, 2, 6, rank, &mesh, &error), 0);
+    for (int rank = 0; rank < 12; rank++) {
+        assert_int_equal(make(2, 0, 2, 12, rank, &mesh), 0);
         assert_int_equal(mesh.size[GPT2_AXIS_DATA], 3);
-        assert_int_equal(mesh.at[GPT2_AXIS_DATA], rank % 3);
-        assert_int_equal(mesh.at[GPT2_AXIS_PIPELINE], rank / 3);
+        assert_int_equal(mesh.at[GPT2_AXIS_TENSOR], rank % 2);
+        assert_int_equal(mesh.at[GPT2_AXIS_DATA], rank / 2 % 3);
+        assert_int_equal(mesh.at[GPT2_AXIS_PIPELINE], rank / 6);
         assert_true(mesh.is_staged);
+        assert_int_equal(gpt2_mesh_has_loss(&mesh), rank >= 6 && rank % 2 == 0);
     }
-    assert_int_equal(gpt2_mesh_make(2, 0, 6, 5, &mesh, &error), 0);
+    assert_int_equal(make(0, 2, 0, 6, 5, &mesh), 0);
     assert_int_equal(mesh.size[GPT2_AXIS_PIPELINE], 3);
-    assert_int_equal(gpt2_mesh_make(0, 0, 6, 5, &mesh, &error), 0);
+    assert_int_equal(make(3, 2, 0, 6, 5, &mesh), 0);
+    assert_int_equal(mesh.size[GPT2_AXIS_PIPELINE], 1);
+    assert_true(mesh.is_staged);
+    assert_int_equal(make(0, 0, 0, 6, 5, &mesh), 0);
     assert_int_equal(mesh.at[GPT2_AXIS_DATA], 5);
     assert_false(mesh.is_staged);
-    assert_int_equal(gpt2_mesh_make(6, 0, 6, 5, &mesh, &error), 0);
+    assert_int_equal(make(0, 6, 0, 6, 5, &mesh), 0);
     assert_false(mesh.is_staged);
-    assert_int_equal(gpt2_mesh_make(0, 1, 6, 5, &mesh, &error), 0);
+    assert_int_equal(make(0, 0, 1, 6, 5, &mesh), 0);
     assert_true(mesh.is_staged); /* one stage, by the same code as several */
+    assert_int_equal(make(1, 0, 0, 6, 5, &mesh), 0);
+    assert_true(mesh.is_staged);
 }
 
 static void a_product_that_is_not_the_world_is_refused(void **state)
 {
     static const struct {
+        int tensor;
         int data;
         int pipeline;
+        int world;
         const char *text;
-    } cases[] = {{2, 3, "--dp 2 x --pp 3 = 6 ranks, but there are 8"},
-                 {3, 0, "--dp 3 does not divide the 8 ranks"},
-                 {0, 5, "--pp 5 does not divide the 8 ranks"},
-                 {9, 0, "--dp 9 does not divide the 8 ranks"},
-                 {0, 16, "--pp 16 does not divide the 8 ranks"}};
+    } cases[] = {{0, 2, 3, 8, "--dp 2 x --pp 3 = 6 ranks, but there are 8"},
+                 {2, 2, 3, 8, "--tp 2 x --dp 2 x --pp 3 = 12 ranks, but there are 8"},
+                 {0, 3, 0, 8, "--dp 3 does not divide the 8 ranks"},
+                 {0, 0, 5, 8, "--pp 5 does not divide the 8 ranks"},
+                 {3, 0, 0, 8, "--tp 3 does not divide the 8 ranks"},
+                 {2, 0, 3, 8, "--tp 2 x --pp 3 = 6 does not divide the 8 ranks"},
+                 {2, 3, 0, 8, "--tp 2 x --dp 3 = 6 does not divide the 8 ranks"},
+                 {0, 9, 0, 8, "--dp 9 does not divide the 8 ranks"},
+                 {0, 0, 16, 8, "--pp 16 does not divide the 8 ranks"},
+                 {0, 1, 0, 300, "--pp 300: at most 256 stages"}};
     gpt2_mesh_t mesh;
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(gpt2_mesh_make(cases[i].data, cases[i].pipeline, 8, 0, &mesh, &error), -1);
+        assert_int_equal(
+            make(cases[i].tensor, cases[i].data, cases[i].pipeline, cases[i].world, 0, &mesh), -1);
         assert_string_equal(error.text, cases[i].text);
     }
 }
@@ -122,49 +145,80 @@ static void a_list_of_stages_is_checked(void **state)
 
 /* ---- Who has and who counts ----------------------------------------------------------------- */
 
-/* With every gradient 1, the norm is the square root of the number of parameters; and every group
- * is where a pass needs it. */
+static const gpt2_shape_t SHAPE = {
+    .vocab = 250, .vocab_padded = 256, .context = 16, .layers = 5, .heads = 3, .width = 48};
+
+/* Adds to squares [tensors] what a rank counts where every gradient is 1, and checks that it has
+ * what its passes need. */
+static void count_ones(const gpt2_mesh_t *mesh, double *squares)
+{
+    const gpt2_stage_t stage = gpt2_mesh_stage(mesh);
+    gpt2_layout_t *layout;
+
+    assert_int_equal(gpt2_layout_create(&SHAPE, &layout, &error), 0);
+    assert_int_equal(gpt2_layout_slice(layout, stage.parts, stage.part, &error), 0);
+    for (int layer = 0; layer < SHAPE.layers; layer++) {
+        assert_int_equal(gpt2_mesh_holds(mesh, gpt2_layout_group(layer)),
+                         layer >= stage.first && layer < stage.last);
+    }
+    assert_int_equal(gpt2_mesh_holds(mesh, GPT2_GROUP_WTE), stage.has_embedding || stage.has_head);
+    for (size_t i = 0; i < layout->count; i++) {
+        if (!gpt2_mesh_counts(mesh, &layout->tensors[i])) continue;
+        assert_true(gpt2_mesh_holds(mesh, layout->tensors[i].group));
+        squares[i] += (double)layout->tensors[i].count;
+    }
+    gpt2_layout_destroy(layout);
+}
+
+/* With every gradient 1, the norm is the square root of the number of parameters. */
 static void every_parameter_counts_once_in_every_layout(void **state)
 {
-    const gpt2_shape_t shape = {
-        .vocab = 250, .vocab_padded = 256, .context = 16, .layers = 5, .heads = 2, .width = 48};
     gpt2_layout_t *layout;
     double *squares;
 
     (void)state;
-    assert_int_equal(gpt2_layout_create(&shape, &layout, &error), 0);
+    assert_int_equal(gpt2_layout_create(&SHAPE, &layout, &error), 0);
     squares = calloc(layout->count, sizeof(*squares));
     assert_non_null(squares);
-    for (int data = 1; data <= 3; data++) {
-        for (int stages = 1; stages <= 6; stages++) {
-            const int world = data * stages;
+    for (int layouts = 0; layouts < 3 * 3 * 6; layouts++) {
+        const int tensor = layouts % 3 + 1;
+        const int data = layouts / 3 % 3 + 1;
+        const int stages = layouts / 9 + 1;
+        const int world = tensor * data * stages;
 
-            memset(squares, 0, layout->count * sizeof(*squares));
-            for (int rank = 0; rank < world; rank++) {
-                gpt2_stage_t stage;
-                gpt2_mesh_t mesh;
+        memset(squares, 0, layout->count * sizeof(*squares));
+        for (int rank = 0; rank < world; rank++) {
+            gpt2_mesh_t mesh;
 
-                assert_int_equal(gpt2_mesh_make(data, stages, world, rank, &mesh, &error), 0);
-                assert_int_equal(gpt2_stages_cut(&shape, 8, stages, NULL, &mesh.stages, &error), 0);
-                stage = gpt2_mesh_stage(&mesh);
-                for (int layer = 0; layer < shape.layers; layer++) {
-                    assert_int_equal(gpt2_mesh_holds(&mesh, gpt2_layout_group(layer)),
-                                     layer >= stage.first && layer < stage.last);
-                }
-                assert_int_equal(gpt2_mesh_holds(&mesh, GPT2_GROUP_WTE),
-                                 stage.has_embedding || stage.has_head);
-                for (size_t i = 0; i < layout->count; i++) {
-                    const size_t group = layout->tensors[i].group;
-
-                    if (!gpt2_mesh_counts(&mesh, group)) continue;
-                    assert_true(gpt2_mesh_holds(&mesh, group));
-                    squares[i] += (double)layout->tensors[i].count;
-                }
-            }
-            assert_true(gpt2_mesh_norm(layout, squares) == sqrt((double)layout->parameter_count));
+            assert_int_equal(make(tensor, data, stages, world, rank, &mesh), 0);
+            assert_int_equal(gpt2_stages_cut(&SHAPE, 8, stages, NULL, &mesh.stages, &error), 0);
+            count_ones(&mesh, squares);
         }
+        assert_true(gpt2_mesh_norm(layout, squares) == sqrt((double)layout->parameter_count));
     }
     free(squares);
+    gpt2_layout_destroy(layout);
+}
+
+/* Gradients are summed over copies, and those of the tied embedding over both ends; places of the
+ * tensor axis have equal ones, or slices of their own. */
+static void gradients_are_summed_where_places_have_parts_of_them(void **state)
+{
+    gpt2_layout_t *layout;
+    gpt2_mesh_t mesh;
+
+    (void)state;
+    assert_int_equal(gpt2_layout_create(&SHAPE, &layout, &error), 0);
+    assert_int_equal(make(2, 2, 2, 8, 0, &mesh), 0);
+    for (size_t i = 0; i < layout->count; i++) {
+        const gpt2_tensor_t *tensor = &layout->tensors[i];
+
+        assert_true(gpt2_mesh_sums(&mesh, tensor, GPT2_AXIS_DATA));
+        assert_false(gpt2_mesh_sums(&mesh, tensor, GPT2_AXIS_TENSOR));
+        assert_int_equal(gpt2_mesh_sums(&mesh, tensor, GPT2_AXIS_PIPELINE), tensor->layer < 0);
+        assert_int_equal(gpt2_mesh_is_split(tensor, GPT2_AXIS_TENSOR),
+                         tensor->cut != GPT2_CUT_NONE);
+    }
     gpt2_layout_destroy(layout);
 }
 
@@ -274,11 +328,12 @@ static void a_schedule_is_drawn_with_its_bubble(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_pipeline_is_the_outermost_axis),
+        cmocka_unit_test(tensor_is_the_innermost_axis_and_pipeline_the_outermost),
         cmocka_unit_test(a_product_that_is_not_the_world_is_refused),
         cmocka_unit_test(stages_are_cut_by_cost),
         cmocka_unit_test(a_list_of_stages_is_checked),
         cmocka_unit_test(every_parameter_counts_once_in_every_layout),
+        cmocka_unit_test(gradients_are_summed_where_places_have_parts_of_them),
         cmocka_unit_test(every_schedule_ends_within_its_memory),
         cmocka_unit_test(a_schedule_is_drawn_with_its_bubble),
     };

@@ -84,9 +84,11 @@ typedef struct gpt2_kernels {
     void (*score_backward)(float *dp, const float *p, const float *dot, float scale, size_t rows,
                            size_t columns);
     float (*dot)(const float *a, const float *b, size_t count);
-    /* Softmax loss of one row of logits; with gradient, logits becomes (p - onehot) * weight. */
-    double (*cross_entropy)(float *logits, size_t vocab, int32_t target, float weight,
-                            int gradient);
+    /* The parts of a softmax: the largest number; x = exp(x - highest), and their sum; x *= by. A
+     * NaN among the numbers is one in the sum. */
+    float (*largest)(const float *x, size_t count);
+    float (*exponentials)(float *x, size_t count, float highest);
+    void (*scale)(float *x, float by, size_t count);
     void (*add)(float *out, const float *a, const float *b, size_t count);
     /* To bf16, to nearest, ties to even; NaN stays NaN. */
     void (*narrow)(uint16_t *out, const float *in, size_t count);

@@ -245,33 +245,33 @@ static float dot(const float *restrict a, const float *restrict b, size_t count)
     return total;
 }
 
-static double cross_entropy(float *logits, size_t vocab, int32_t target, float weight, int gradient)
+static float largest(const float *x, size_t count)
 {
-    float highest = logits[0];
-    float total = 0.0f;
-    float target_logit = logits[target];
-    float by;
+    float highest = x[0];
 
 #pragma omp simd reduction(max : highest)
-    for (size_t i = 0; i < vocab; i++)
-        highest = logits[i] > highest ? logits[i] : highest;
-    if (!gradient) {
+    for (size_t i = 0; i < count; i++)
+        highest = x[i] > highest ? x[i] : highest;
+    return highest;
+}
+
+static float exponentials(float *x, size_t count, float highest)
+{
+    float total = 0.0f;
+
 #pragma omp simd reduction(+ : total)
-        for (size_t i = 0; i < vocab; i++)
-            total += fast_exp(logits[i] - highest);
-        return log((double)total) - ((double)target_logit - (double)highest);
+    for (size_t i = 0; i < count; i++) {
+        x[i] = fast_exp(x[i] - highest);
+        total += x[i];
     }
-#pragma omp simd reduction(+ : total)
-    for (size_t i = 0; i < vocab; i++) {
-        logits[i] = fast_exp(logits[i] - highest);
-        total += logits[i];
-    }
-    by = weight / total;
+    return total;
+}
+
+static void scale(float *x, float by, size_t count)
+{
 #pragma omp simd
-    for (size_t i = 0; i < vocab; i++)
-        logits[i] *= by;
-    logits[target] -= weight;
-    return log((double)total) - ((double)target_logit - (double)highest);
+    for (size_t i = 0; i < count; i++)
+        x[i] *= by;
 }
 
 static void add_vectors(float *out, const float *a, const float *b, size_t count)
@@ -327,7 +327,9 @@ const gpt2_kernels_t GPT2_ISA_NAME(gpt2_kernels) = {
     .causal_probabilities = causal_probabilities,
     .score_backward = score_backward,
     .dot = dot,
-    .cross_entropy = cross_entropy,
+    .largest = largest,
+    .exponentials = exponentials,
+    .scale = scale,
     .add = add_vectors,
     .narrow = narrow,
     .round_bf16 = GPT2_ISA_NAME(gpt2_round_bf16),

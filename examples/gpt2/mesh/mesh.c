@@ -4,35 +4,57 @@
  */
 #include "examples/gpt2/mesh/mesh.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int gpt2_mesh_make(int data, int pipeline, int world, int rank, gpt2_mesh_t *mesh,
-                   gpt2_error_t *error)
+/* "--tp 2 x --dp 3 = 6": the factors that were given; of a single one without the product. */
+static void name_factors(const int *given, int product, char *text, size_t room)
 {
-    const int given[2] = {data, pipeline};
+    static const char *const flags[GPT2_AXES] = {
+        [GPT2_AXIS_TENSOR] = "tp", [GPT2_AXIS_DATA] = "dp", [GPT2_AXIS_PIPELINE] = "pp"};
+    int count = 0;
+
+    text[0] = '\0';
+    for (int axis = 0; axis < GPT2_AXES; axis++) {
+        const size_t used = strlen(text);
+
+        if (given[axis] == 0) continue;
+        (void)snprintf(text + used, room - used, "%s--%s %d", count++ == 0 ? "" : " x ",
+                       flags[axis], given[axis]);
+    }
+    if (count < 2) return;
+    (void)snprintf(text + strlen(text), room - strlen(text), " = %d", product);
+}
+
+int gpt2_mesh_make(const int *given, int world, int rank, gpt2_mesh_t *mesh, gpt2_error_t *error)
+{
+    /* What is left of the world becomes copies, or stages where their number alone is open. */
+    const int open = given[GPT2_AXIS_DATA] == 0 || given[GPT2_AXIS_PIPELINE] > 0
+                         ? GPT2_AXIS_DATA
+                         : GPT2_AXIS_PIPELINE;
+    int64_t product = 1;
+    char text[96];
 
     memset(mesh, 0, sizeof(*mesh));
-    if (pipeline > GPT2_STAGES_MAX) {
-        return gpt2_fail(error, "--pp %d: at most %d stages", pipeline, GPT2_STAGES_MAX);
+    for (int axis = 0; axis < GPT2_AXES; axis++) {
+        mesh->size[axis] = given[axis] > 0 ? given[axis] : 1;
+        product = product * mesh->size[axis] > INT_MAX ? INT_MAX : product * mesh->size[axis];
     }
-    mesh->is_staged = pipeline > 0 || (data > 0 && data != world);
-    if (data <= 0) data = pipeline > 0 ? world / pipeline : world;
-    if (pipeline <= 0) pipeline = data > world ? 1 : world / data;
-    if (data * pipeline != world || data == 0) {
-        if (given[0] > 0 && given[1] > 0) {
-            return gpt2_fail(error, "--dp %d x --pp %d = %d ranks, but there are %d", data,
-                             pipeline, data * pipeline, world);
-        }
-        return gpt2_fail(error, "--%s %d does not divide the %d ranks", given[0] > 0 ? "dp" : "pp",
-                         given[0] > 0 ? given[0] : given[1], world);
+    name_factors(given, (int)product, text, sizeof(text));
+    if (given[open] > 0 && product != world)
+        return gpt2_fail(error, "%s ranks, but there are %d", text, world);
+    if (world % product != 0)
+        return gpt2_fail(error, "%s does not divide the %d ranks", text, world);
+    mesh->size[open] *= (int)(world / product);
+    if (mesh->size[GPT2_AXIS_PIPELINE] > GPT2_STAGES_MAX) {
+        return gpt2_fail(error, "--pp %d: at most %d stages", mesh->size[GPT2_AXIS_PIPELINE],
+                         GPT2_STAGES_MAX);
     }
-    for (int axis = 0; axis < GPT2_AXES; axis++)
-        mesh->size[axis] = 1;
-    mesh->size[GPT2_AXIS_DATA] = data;
-    mesh->size[GPT2_AXIS_PIPELINE] = pipeline;
+    mesh->is_staged = given[GPT2_AXIS_TENSOR] > 0 || given[GPT2_AXIS_PIPELINE] > 0 ||
+                      mesh->size[GPT2_AXIS_DATA] != world;
     for (int axis = 0; axis < GPT2_AXES; axis++) {
         mesh->at[axis] = rank % mesh->size[axis];
         rank /= mesh->size[axis];
@@ -142,6 +164,8 @@ gpt2_stage_t gpt2_mesh_stage(const gpt2_mesh_t *mesh)
 
     return (gpt2_stage_t){
         .is_staged = mesh->is_staged,
+        .parts = mesh->size[GPT2_AXIS_TENSOR],
+        .part = mesh->at[GPT2_AXIS_TENSOR],
         .first = mesh->stages.first[stage],
         .last = mesh->stages.first[stage + 1],
         .has_embedding = stage == 0,
@@ -149,28 +173,54 @@ gpt2_stage_t gpt2_mesh_stage(const gpt2_mesh_t *mesh)
         .slots = gpt2_schedule_slots(mesh->schedule, mesh->stages.count, stage, mesh->micros)};
 }
 
+int gpt2_mesh_has_loss(const gpt2_mesh_t *mesh)
+{
+    return mesh->at[GPT2_AXIS_PIPELINE] + 1 == mesh->size[GPT2_AXIS_PIPELINE] &&
+           mesh->at[GPT2_AXIS_TENSOR] == 0;
+}
+
 /* ---- The table ------------------------------------------------------------------------------ */
 
 typedef enum state {
-    COPIED, /* every place has it, and computes a part of its gradient */
-    PLACED, /* one place has it: the stage of the block */
-    TIED    /* the first and the last place have it, and each computes a part of its gradient */
+    SAME,    /* replicated: every place has it, and computes all of its gradient */
+    PARTIAL, /* every place has it, and computes a part of its gradient */
+    SPLIT,   /* every place has a slice of it, and computes that one's gradient */
+    PLACED,  /* one place has it: the stage of the block */
+    TIED     /* the first and the last place have it, and each computes a part of its gradient */
 } state_t;
 
-typedef enum kind { WTE, ROOT, BLOCK, KINDS } kind_t;
+typedef enum kind { WTE, ROOT, BLOCK_CUT, BLOCK_WHOLE, KINDS } kind_t;
 
 /* The root is the positions, which the first stage uses, and the final norm, which the last one
  * uses. It is small, so both have all of it: a part of the gradient that a stage does not compute
- * is zero. */
+ * is zero. Which dimension of a tensor the tensor axis splits is in shape.c's list. */
 static const state_t STATES[KINDS][GPT2_AXES] = {
-    [WTE] = {[GPT2_AXIS_DATA] = COPIED, [GPT2_AXIS_PIPELINE] = TIED},
-    [ROOT] = {[GPT2_AXIS_DATA] = COPIED, [GPT2_AXIS_PIPELINE] = TIED},
-    [BLOCK] = {[GPT2_AXIS_DATA] = COPIED, [GPT2_AXIS_PIPELINE] = PLACED},
+    [WTE] = {[GPT2_AXIS_TENSOR] = SPLIT, [GPT2_AXIS_DATA] = PARTIAL, [GPT2_AXIS_PIPELINE] = TIED},
+    [ROOT] = {[GPT2_AXIS_TENSOR] = SAME, [GPT2_AXIS_DATA] = PARTIAL, [GPT2_AXIS_PIPELINE] = TIED},
+    [BLOCK_CUT] =
+        {[GPT2_AXIS_TENSOR] = SPLIT, [GPT2_AXIS_DATA] = PARTIAL, [GPT2_AXIS_PIPELINE] = PLACED},
+    [BLOCK_WHOLE] =
+        {[GPT2_AXIS_TENSOR] = SAME, [GPT2_AXIS_DATA] = PARTIAL, [GPT2_AXIS_PIPELINE] = PLACED},
 };
 
-static kind_t kind_of(size_t group)
+static state_t state_of(const gpt2_tensor_t *tensor, int axis)
 {
-    return group == GPT2_GROUP_WTE ? WTE : group == GPT2_GROUP_ROOT ? ROOT : BLOCK;
+    const kind_t kind = tensor->group == GPT2_GROUP_WTE    ? WTE
+                        : tensor->group == GPT2_GROUP_ROOT ? ROOT
+                        : tensor->cut == GPT2_CUT_NONE     ? BLOCK_WHOLE
+                                                           : BLOCK_CUT;
+
+    return STATES[kind][axis];
+}
+
+/* All tensors of a group lie alike along the pipeline. */
+static int is_placed(size_t group)
+{
+    const kind_t kind = group == GPT2_GROUP_WTE    ? WTE
+                        : group == GPT2_GROUP_ROOT ? ROOT
+                                                   : BLOCK_WHOLE;
+
+    return STATES[kind][GPT2_AXIS_PIPELINE] == PLACED;
 }
 
 /* The stage of a block. */
@@ -184,47 +234,40 @@ static int stage_of(const gpt2_mesh_t *mesh, size_t group)
     return stage;
 }
 
-static int place_has(const gpt2_mesh_t *mesh, size_t group, int axis)
-{
-    const int at = mesh->at[axis];
-
-    switch (STATES[kind_of(group)][axis]) {
-    case PLACED:
-        return at == stage_of(mesh, group);
-    case TIED:
-        return at == 0 || at + 1 == mesh->size[axis];
-    case COPIED:
-        break;
-    }
-    return 1;
-}
-
 int gpt2_mesh_holds(const gpt2_mesh_t *mesh, size_t group)
 {
-    for (int axis = 0; axis < GPT2_AXES; axis++) {
-        if (!place_has(mesh, group, axis)) return 0;
-    }
-    return 1;
+    const int at = mesh->at[GPT2_AXIS_PIPELINE];
+
+    if (is_placed(group)) return at == stage_of(mesh, group);
+    return at == 0 || at + 1 == mesh->size[GPT2_AXIS_PIPELINE];
 }
 
 int gpt2_mesh_owner(const gpt2_mesh_t *mesh, size_t group)
 {
-    return STATES[kind_of(group)][GPT2_AXIS_PIPELINE] == PLACED ? stage_of(mesh, group) : 0;
+    return is_placed(group) ? stage_of(mesh, group) : 0;
 }
 
-int gpt2_mesh_counts(const gpt2_mesh_t *mesh, size_t group)
+int gpt2_mesh_counts(const gpt2_mesh_t *mesh, const gpt2_tensor_t *tensor)
 {
     for (int axis = 0; axis < GPT2_AXES; axis++) {
-        const int lowest = axis == GPT2_AXIS_PIPELINE ? gpt2_mesh_owner(mesh, group) : 0;
+        const state_t state = state_of(tensor, axis);
+        const int lowest = state == PLACED ? gpt2_mesh_owner(mesh, tensor->group) : 0;
 
-        if (mesh->at[axis] != lowest) return 0;
+        if (state != SPLIT && mesh->at[axis] != lowest) return 0;
     }
     return 1;
 }
 
-int gpt2_mesh_sums(const gpt2_mesh_t *mesh, size_t group, gpt2_axis_t axis)
+int gpt2_mesh_sums(const gpt2_mesh_t *mesh, const gpt2_tensor_t *tensor, gpt2_axis_t axis)
 {
-    return mesh->size[axis] > 1 && STATES[kind_of(group)][axis] != PLACED;
+    const state_t state = state_of(tensor, axis);
+
+    return mesh->size[axis] > 1 && (state == PARTIAL || state == TIED);
+}
+
+int gpt2_mesh_is_split(const gpt2_tensor_t *tensor, gpt2_axis_t axis)
+{
+    return state_of(tensor, axis) == SPLIT;
 }
 
 double gpt2_mesh_norm(const gpt2_layout_t *layout, const double *squares)

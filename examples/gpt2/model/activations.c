@@ -29,6 +29,8 @@ static float *cut_floats(float_cutter_t *cutter, size_t count)
 static void cut_block(float_cutter_t *cutter, gpt2_block_activations_t *block,
                       const gpt2_model_options_t *options)
 {
+    const gpt2_stage_t stage = gpt2_stage_of(options);
+    const gpt2_local_t local = gpt2_local_of(&options->shape, stage.parts, stage.part);
     size_t rows = (size_t)options->batch * (size_t)options->length;
     size_t width = (size_t)options->shape.width;
 
@@ -36,17 +38,18 @@ static void cut_block(float_cutter_t *cutter, gpt2_block_activations_t *block,
     block->ln1 = cut_floats(cutter, rows * width);
     block->ln1_mean = cut_floats(cutter, rows);
     block->ln1_rstd = cut_floats(cutter, rows);
-    block->qkv = cut_floats(cutter, rows * width * 3);
-    block->attention = cut_floats(cutter, rows * width);
-    block->lse = cut_floats(cutter, rows * (size_t)options->shape.heads);
+    block->qkv = cut_floats(cutter, rows * local.width * 3);
+    block->attention = cut_floats(cutter, rows * local.width);
+    block->lse = cut_floats(cutter, rows * local.heads);
     block->middle = cut_floats(cutter, rows * width);
     block->ln2 = cut_floats(cutter, rows * width);
     block->ln2_mean = cut_floats(cutter, rows);
     block->ln2_rstd = cut_floats(cutter, rows);
-    block->fc = cut_floats(cutter, rows * width * 4);
-    block->gelu = cut_floats(cutter, rows * width * 4);
+    block->fc = cut_floats(cutter, rows * local.hidden);
+    block->gelu = cut_floats(cutter, rows * local.hidden);
 }
 
+/* The same on every part, whatever it has of the vocabulary. */
 static size_t logit_rows(const gpt2_model_options_t *options)
 {
     size_t rows = (size_t)options->batch * (size_t)options->length;
@@ -60,7 +63,7 @@ gpt2_stage_t gpt2_stage_of(const gpt2_model_options_t *options)
 {
     if (options->stage.is_staged) return options->stage;
     return (gpt2_stage_t){
-        .last = options->shape.layers, .has_embedding = 1, .has_head = 1, .slots = 1};
+        .parts = 1, .last = options->shape.layers, .has_embedding = 1, .has_head = 1, .slots = 1};
 }
 
 /* The results of one forward that its backward reads. */
@@ -93,6 +96,7 @@ static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
                             const gpt2_model_options_t *options)
 {
     const gpt2_stage_t stage = gpt2_stage_of(options);
+    const gpt2_local_t local = gpt2_local_of(&options->shape, stage.parts, stage.part);
     size_t rows = (size_t)options->batch * (size_t)options->length;
     size_t width = (size_t)options->shape.width;
     size_t threads = (size_t)options->threads;
@@ -104,19 +108,31 @@ static void cut_activations(float_cutter_t *cutter, gpt2_activations_t *all,
     }
     all->projected = cut_floats(cutter, rows * width);
     all->head_rows = stage.has_head ? logit_rows(options) : 0;
-    all->logits = cut_floats(cutter, all->head_rows * (size_t)options->shape.vocab);
+    all->logits = cut_floats(cutter, all->head_rows * local.vocab);
+    all->highest = cut_floats(cutter, all->head_rows);
+    all->totals = cut_floats(cutter, 2 * all->head_rows);
+    if (options->pieces > 1) all->piece = cut_floats(cutter, rows * width);
     if (options->training) {
         all->d_stream = cut_floats(cutter, rows * width);
         all->d_normed = cut_floats(cutter, rows * width);
-        all->d_attention = cut_floats(cutter, rows * width);
-        all->d_qkv = cut_floats(cutter, rows * width * 3);
-        all->d_fc = cut_floats(cutter, rows * width * 4);
+        all->d_attention = cut_floats(cutter, rows * local.width);
+        all->d_qkv = cut_floats(cutter, rows * local.width * 3);
+        all->d_fc = cut_floats(cutter, rows * local.hidden);
         all->norm_sums = cut_floats(cutter, 4 * threads * width);
     }
     all->gemm_scratch = cut_floats(cutter, threads * GPT2_GEMM_SCRATCH);
     all->score_stride = 2 * (size_t)GPT2_SCORE_ROWS * (size_t)options->length + GPT2_SCORE_ROWS;
     all->score_scratch = cut_floats(cutter, threads * all->score_stride);
     all->loss_sums = (double *)(void *)cut_floats(cutter, threads * 16);
+}
+
+static void free_memory(gpt2_activations_t *all, const gpt2_model_options_t *options)
+{
+    if (gpt2_stage_of(options).parts == 1) {
+        free(all->memory);
+    } else if (all->memory != NULL) {
+        options->gradients.free(options->gradients.user, all->memory);
+    }
 }
 
 int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activations_t **out,
@@ -135,11 +151,13 @@ int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activation
     if (all == NULL) return gpt2_fail(error, "out of memory for the activations' plan");
     all->kept = calloc((size_t)stage.slots, sizeof(*all->kept));
     all->blocks = calloc((size_t)stage.slots * (size_t)options->shape.layers, sizeof(*all->blocks));
-    all->memory = aligned_alloc(256, *bytes);
+    /* Of parts it is summed over them. */
+    all->memory = stage.parts > 1 ? options->gradients.alloc(options->gradients.user, *bytes)
+                                  : aligned_alloc(256, *bytes);
     if (all->kept == NULL || all->blocks == NULL || all->memory == NULL) {
+        free_memory(all, options);
         free(all->blocks);
         free(all->kept);
-        free(all->memory);
         free(all);
         return gpt2_fail(error,
                          "out of memory: %zu MiB for the activations of %d sequences of %d tokens; "
@@ -167,11 +185,11 @@ void gpt2_activations_select(gpt2_activations_t *all, int slot)
     all->lnf_rstd = kept->lnf_rstd;
 }
 
-void gpt2_activations_destroy(gpt2_activations_t *all)
+void gpt2_activations_destroy(gpt2_activations_t *all, const gpt2_model_options_t *options)
 {
     if (all == NULL) return;
+    free_memory(all, options);
     free(all->kept[0].blocks);
     free(all->kept);
-    free(all->memory);
     free(all);
 }

@@ -8,21 +8,22 @@
 
 #include "examples/gpt2/model/model.h"
 
-/* One block's; rows = batch * length. */
+/* One block's; rows = batch * length. Local: what of a dimension is here, gpt2_local_t; 4C of the
+ * hidden units and C of the heads' width, where the model is not one of several parts. */
 typedef struct gpt2_block_activations {
     float *input;     /* [rows][C] residual stream before the block */
     float *ln1;       /* [rows][C] */
     float *ln1_mean;  /* [rows] */
     float *ln1_rstd;  /* [rows] */
-    float *qkv;       /* [rows][3C] */
-    float *attention; /* [rows][C] */
-    float *lse;       /* [batch][heads][length] */
+    float *qkv;       /* [rows][3 local width] */
+    float *attention; /* [rows][local width] */
+    float *lse;       /* [batch][local heads][length] */
     float *middle;    /* [rows][C] residual stream after attention */
     float *ln2;       /* [rows][C] */
     float *ln2_mean;  /* [rows] */
     float *ln2_rstd;  /* [rows] */
-    float *fc;        /* [rows][4C] before GELU */
-    float *gelu;      /* [rows][4C] */
+    float *fc;        /* [rows][local hidden] before GELU */
+    float *gelu;      /* [rows][local hidden] */
 } gpt2_block_activations_t;
 
 /* The results of one forward pass that its backward reads. */
@@ -44,14 +45,17 @@ struct gpt2_activations {
     float *lnf_mean;                  /* [rows] */
     float *lnf_rstd;                  /* [rows] */
     float *projected;                 /* [rows][C] what a block adds to the stream */
-    float *logits;                    /* [head_rows][vocab] */
+    float *logits;                    /* [head_rows][local vocab] */
     size_t head_rows;                 /* rows whose logits exist at a time */
+    float *highest;                   /* [head_rows] the largest logit */
+    float *totals;                    /* [2][rows at hand] sums of exponentials; targets' logits */
+    float *piece;                     /* [rows][C] of options.pieces; else NULL */
     /* training only */
     float *d_stream;    /* [rows][C] gradient of the residual stream */
     float *d_normed;    /* [rows][C] gradient of a norm's output */
-    float *d_attention; /* [rows][C] */
-    float *d_qkv;       /* [rows][3C] */
-    float *d_fc;        /* [rows][4C] */
+    float *d_attention; /* [rows][local width] */
+    float *d_qkv;       /* [rows][3 local width] */
+    float *d_fc;        /* [rows][local hidden] */
     float *norm_sums;   /* [2][threads][2][C] partial sums of a norm's weight and bias gradients */
     /* per thread */
     float *gemm_scratch;  /* [threads][GPT2_GEMM_SCRATCH] */
@@ -70,14 +74,15 @@ gpt2_stage_t gpt2_stage_of(const gpt2_model_options_t *options);
 /* Allocates the plan for these options, or (out NULL) only counts its bytes. */
 int gpt2_activations_create(const gpt2_model_options_t *options, gpt2_activations_t **out,
                             size_t *bytes, gpt2_error_t *error);
-void gpt2_activations_destroy(gpt2_activations_t *activations);
+void gpt2_activations_destroy(gpt2_activations_t *activations, const gpt2_model_options_t *options);
 
 /* Makes a slot that of the pass at hand. */
 void gpt2_activations_select(gpt2_activations_t *activations, int slot);
 
 /*
- * Attention of one head of one sequence. qkv [length][3C] and out [length][C] start at the
- * sequence, the head is picked inside. scratch: one thread's score_scratch.
+ * Attention of one head of one sequence, by its number among those that are here. qkv
+ * [length][3 local width] and out [length][local width] start at the sequence. scratch: one
+ * thread's score_scratch.
  */
 void gpt2_head_attend(const gpt2_model_t *model, float *out, float *lse, const float *qkv, int head,
                       size_t length, float *scratch, float *gemm_scratch);

@@ -12,8 +12,8 @@
 void gpt2_head_attend(const gpt2_model_t *model, float *out, float *lse, const float *qkv, int head,
                       size_t length, float *scratch, float *gemm_scratch)
 {
-    size_t width = (size_t)model->options.shape.width;
-    size_t size = width / (size_t)model->options.shape.heads;
+    size_t width = model->local.width;
+    size_t size = width / model->local.heads;
     float scale = 1.0f / sqrtf((float)size);
     const float *q = qkv + (size_t)head * size;
     const float *k = q + width;
@@ -36,9 +36,9 @@ void gpt2_head_attend_backward(const gpt2_model_t *model, float *d_qkv, const fl
                                const float *out, const float *lse, const float *qkv, int head,
                                size_t length, float *scratch, float *gemm_scratch)
 {
-    size_t width = (size_t)model->options.shape.width;
+    size_t width = model->local.width;
     size_t ld = 3 * width;
-    size_t size = width / (size_t)model->options.shape.heads;
+    size_t size = width / model->local.heads;
     float scale = 1.0f / sqrtf((float)size);
     const float *q = qkv + (size_t)head * size;
     const float *k = q + width;

@@ -74,7 +74,8 @@ static void norm_weight(const gpt2_member_t *self, int set, float *d_weight, flo
 static void attend_backward(const gpt2_member_t *self, const gpt2_block_activations_t *block)
 {
     gpt2_activations_t *all = self->all;
-    size_t heads = (size_t)self->model->options.shape.heads;
+    size_t heads = self->model->local.heads;
+    size_t width = self->model->local.width;
     size_t length = (size_t)self->pass->batch->length;
     size_t from;
     size_t to;
@@ -84,11 +85,10 @@ static void attend_backward(const gpt2_member_t *self, const gpt2_block_activati
     for (size_t i = from; i < to; i++) {
         size_t row = i / heads * length;
 
-        gpt2_head_attend_backward(self->model, all->d_qkv + row * 3 * self->width,
-                                  all->d_attention + row * self->width,
-                                  block->attention + row * self->width, block->lse + i * length,
-                                  block->qkv + row * 3 * self->width, (int)(i % heads), length,
-                                  self->score_scratch, self->gemm_scratch);
+        gpt2_head_attend_backward(
+            self->model, all->d_qkv + row * 3 * width, all->d_attention + row * width,
+            block->attention + row * width, block->lse + i * length, block->qkv + row * 3 * width,
+            (int)(i % heads), length, self->score_scratch, self->gemm_scratch);
     }
 }
 
@@ -101,27 +101,35 @@ static void hand_over(const gpt2_member_t *self, size_t first, size_t count)
     if (hooks->ready(hooks->user, first, count) != 0) self->pass->failed = 1;
 }
 
+/* The sums over the places of the tensor axis are under way while gradients of weights are
+ * computed.
+ */
 static void block_backward(const gpt2_member_t *self, int layer)
 {
     gpt2_activations_t *all = self->all;
     gpt2_block_activations_t *block = &all->blocks[layer];
     gpt2_team_t *team = self->model->team;
-    size_t width = self->width;
+    const size_t width = self->width;
+    const size_t heads = self->model->local.width;
+    const size_t hidden = self->model->local.hidden;
 
     /* MLP: d_stream is the gradient of the block's output, complete for all rows. */
     linear_weight(self, gpt2_member_gradient(self, layer, GPT2_FCPROJ_W),
                   gpt2_member_gradient(self, layer, GPT2_FCPROJ_B), all->d_stream, block->gelu,
-                  4 * width, width);
+                  hidden, width);
     linear_input(self, all->d_fc, all->d_stream, gpt2_member_weight(self, layer, GPT2_FCPROJ_W),
-                 4 * width, width);
-    self->kernels->gelu_backward(all->d_fc + self->first * 4 * width,
-                                 block->fc + self->first * 4 * width, self->own * 4 * width);
+                 hidden, width);
+    self->kernels->gelu_backward(all->d_fc + self->first * hidden, block->fc + self->first * hidden,
+                                 self->own * hidden);
     gpt2_team_barrier(team);
+    gpt2_member_inner(self, GPT2_INNER_HIDDEN, self->first, self->own, all->d_normed,
+                      all->d_fc + self->first * hidden, gpt2_member_weight(self, layer, GPT2_FC_W),
+                      0);
+    gpt2_member_sum_start(self, all->d_normed, self->rows * width, 0);
     linear_weight(self, gpt2_member_gradient(self, layer, GPT2_FC_W),
                   gpt2_member_gradient(self, layer, GPT2_FC_B), all->d_fc, block->ln2, width,
-                  4 * width);
-    linear_input(self, all->d_normed, all->d_fc, gpt2_member_weight(self, layer, GPT2_FC_W), width,
-                 4 * width);
+                  hidden);
+    gpt2_member_sum_finish(self);
     norm_input(self, 0, 0, block->middle, gpt2_member_weight(self, layer, GPT2_LN2_W),
                block->ln2_mean, block->ln2_rstd);
     gpt2_team_barrier(team);
@@ -131,17 +139,20 @@ static void block_backward(const gpt2_member_t *self, int layer)
                 gpt2_member_gradient(self, layer, GPT2_LN2_B));
     linear_weight(self, gpt2_member_gradient(self, layer, GPT2_PROJ_W),
                   gpt2_member_gradient(self, layer, GPT2_PROJ_B), all->d_stream, block->attention,
-                  width, width);
+                  heads, width);
     linear_input(self, all->d_attention, all->d_stream,
-                 gpt2_member_weight(self, layer, GPT2_PROJ_W), width, width);
+                 gpt2_member_weight(self, layer, GPT2_PROJ_W), heads, width);
     gpt2_team_barrier(team);
     attend_backward(self, block);
     gpt2_team_barrier(team);
+    gpt2_member_inner(self, GPT2_INNER_QKV, self->first, self->own, all->d_normed,
+                      all->d_qkv + self->first * 3 * heads,
+                      gpt2_member_weight(self, layer, GPT2_QKV_W), 0);
+    gpt2_member_sum_start(self, all->d_normed, self->rows * width, 0);
     linear_weight(self, gpt2_member_gradient(self, layer, GPT2_QKV_W),
                   gpt2_member_gradient(self, layer, GPT2_QKV_B), all->d_qkv, block->ln1, width,
-                  3 * width);
-    linear_input(self, all->d_normed, all->d_qkv, gpt2_member_weight(self, layer, GPT2_QKV_W),
-                 width, 3 * width);
+                  3 * heads);
+    gpt2_member_sum_finish(self);
     norm_input(self, 1, 0, block->input, gpt2_member_weight(self, layer, GPT2_LN1_W),
                block->ln1_mean, block->ln1_rstd);
     gpt2_team_barrier(team);
@@ -149,7 +160,8 @@ static void block_backward(const gpt2_member_t *self, int layer)
                 gpt2_member_gradient(self, layer, GPT2_LN1_B));
 }
 
-/* Members share the columns, so each token's row is summed in batch order whatever their number. */
+/* Members share the columns, so each token's row is summed in batch order whatever their number. A
+ * token's row is on one place of the tensor axis, positions are on all. */
 static void embed_backward(const gpt2_member_t *self)
 {
     gpt2_model_t *model = self->model;
@@ -169,11 +181,15 @@ static void embed_backward(const gpt2_member_t *self)
     }
     for (size_t row = 0; row < self->rows; row++) {
         const float *d = self->all->d_stream + row * self->width + from;
-        float *token = d_wte + (size_t)batch->inputs[row] * self->width + from;
+        const size_t token = (size_t)batch->inputs[row] - model->local.first_token;
         float *position = d_wpe + row % (size_t)batch->length * self->width + from;
 
-        self->kernels->add(token, token, d, to - from);
         self->kernels->add(position, position, d, to - from);
+        if (token < model->local.vocab) {
+            float *sum = d_wte + token * self->width + from;
+
+            self->kernels->add(sum, sum, d, to - from);
+        }
     }
 }
 

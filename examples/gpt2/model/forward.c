@@ -6,6 +6,7 @@
  */
 #include "examples/gpt2/model/pass.h"
 
+#include <math.h>
 #include <string.h>
 
 void gpt2_member_init(gpt2_member_t *self, gpt2_pass_t *pass, int index, int members)
@@ -67,27 +68,39 @@ void gpt2_member_span_end(const gpt2_member_t *self)
     if (self->index == 0 && hooks != NULL && hooks->span_end != NULL) hooks->span_end(hooks->user);
 }
 
-/* stream [own rows] = token embedding + position embedding. */
+/* stream [own rows] = token embedding + position embedding. A part has zeros for tokens of others
+ * until the sum. */
 static void embed_tokens(const gpt2_member_t *self, float *stream)
 {
-    const gpt2_layout_t *layout = self->model->layout;
-    const float *wte = gpt2_model_weight(self->model, gpt2_layout_wte(layout));
-    const float *wpe = gpt2_model_weight(self->model, gpt2_layout_wpe(layout));
+    const gpt2_model_t *model = self->model;
+    const gpt2_layout_t *layout = model->layout;
+    const float *wte = gpt2_model_weight(model, gpt2_layout_wte(layout));
+    const float *wpe = gpt2_model_weight(model, gpt2_layout_wpe(layout));
     size_t width = self->width;
 
     for (size_t row = self->first; row < self->first + self->own; row++) {
-        size_t token = (size_t)self->pass->batch->inputs[row];
-        size_t position = row % (size_t)self->pass->batch->length;
+        size_t token = (size_t)self->pass->batch->inputs[row] - model->local.first_token;
+        float *to = stream + row * width;
 
-        self->kernels->add(stream + row * width, wte + token * width, wpe + position * width,
-                           width);
+        if (token < model->local.vocab) { /* a token below the first one wraps around */
+            memcpy(to, wte + token * width, width * sizeof(*to));
+        } else {
+            memset(to, 0, width * sizeof(*to));
+        }
+    }
+    gpt2_member_sum(self, stream, self->rows * width, 0);
+    for (size_t row = self->first; row < self->first + self->own; row++) {
+        float *to = stream + row * width;
+
+        self->kernels->add(to, to, wpe + row % (size_t)self->pass->batch->length * width, width);
     }
 }
 
 /* All heads of all sequences, dealt out to the members. */
 static void attend_heads(const gpt2_member_t *self, const gpt2_block_activations_t *block)
 {
-    size_t heads = (size_t)self->model->options.shape.heads;
+    size_t heads = self->model->local.heads;
+    size_t width = self->model->local.width;
     size_t length = (size_t)self->pass->batch->length;
     size_t from;
     size_t to;
@@ -97,8 +110,8 @@ static void attend_heads(const gpt2_member_t *self, const gpt2_block_activations
     for (size_t i = from; i < to; i++) {
         size_t row = i / heads * length;
 
-        gpt2_head_attend(self->model, block->attention + row * self->width, block->lse + i * length,
-                         block->qkv + row * 3 * self->width, (int)(i % heads), length,
+        gpt2_head_attend(self->model, block->attention + row * width, block->lse + i * length,
+                         block->qkv + row * 3 * width, (int)(i % heads), length,
                          self->score_scratch, self->gemm_scratch);
     }
 }
@@ -147,27 +160,33 @@ static void forward_block(const gpt2_member_t *self, int layer)
 {
     gpt2_activations_t *all = self->all;
     gpt2_block_activations_t *block = &all->blocks[layer];
-    size_t width = self->width;
+    const size_t width = self->width;
+    const size_t heads = self->model->local.width;
+    const size_t hidden = self->model->local.hidden;
 
     gpt2_member_linear(self, block->qkv, block->ln1, gpt2_member_weight(self, layer, GPT2_QKV_W),
-                       width, 3 * width);
-    self->kernels->add_bias(block->qkv + self->first * 3 * width,
-                            gpt2_member_weight(self, layer, GPT2_QKV_B), self->own, 3 * width);
+                       width, 3 * heads);
+    self->kernels->add_bias(block->qkv + self->first * 3 * heads,
+                            gpt2_member_weight(self, layer, GPT2_QKV_B), self->own, 3 * heads);
     gpt2_team_barrier(self->model->team);
     attend_heads(self, block);
     gpt2_team_barrier(self->model->team);
-    gpt2_member_linear(self, all->projected, block->attention,
-                       gpt2_member_weight(self, layer, GPT2_PROJ_W), width, width);
+    gpt2_member_inner(self, GPT2_INNER_HEADS, self->first, self->own, all->projected,
+                      block->attention + self->first * heads,
+                      gpt2_member_weight(self, layer, GPT2_PROJ_W), 1);
+    gpt2_member_sum(self, all->projected, self->rows * width, 0);
     join_norm(self, block->ln2, block->middle, block->ln2_mean, block->ln2_rstd, block->input,
               all->projected, gpt2_member_weight(self, layer, GPT2_PROJ_B),
               gpt2_member_weight(self, layer, GPT2_LN2_W),
               gpt2_member_weight(self, layer, GPT2_LN2_B));
     gpt2_member_linear(self, block->fc, block->ln2, gpt2_member_weight(self, layer, GPT2_FC_W),
-                       width, 4 * width);
-    self->kernels->gelu(block->gelu + self->first * 4 * width, block->fc + self->first * 4 * width,
-                        gpt2_member_weight(self, layer, GPT2_FC_B), self->own, 4 * width);
-    gpt2_member_linear(self, all->projected, block->gelu,
-                       gpt2_member_weight(self, layer, GPT2_FCPROJ_W), 4 * width, width);
+                       width, hidden);
+    self->kernels->gelu(block->gelu + self->first * hidden, block->fc + self->first * hidden,
+                        gpt2_member_weight(self, layer, GPT2_FC_B), self->own, hidden);
+    gpt2_member_inner(self, GPT2_INNER_HIDDEN, self->first, self->own, all->projected,
+                      block->gelu + self->first * hidden,
+                      gpt2_member_weight(self, layer, GPT2_FCPROJ_W), 1);
+    gpt2_member_sum(self, all->projected, self->rows * width, 0);
 }
 
 /* The blocks in turn. The norm behind a block is the next one's first and is joined to its end, so
@@ -227,6 +246,125 @@ static void return_head(const gpt2_member_t *self)
     gpt2_member_return(self, GPT2_GROUP_ROOT, GPT2_FORWARD);
 }
 
+/* ---- The head ------------------------------------------------------------------------------- */
+
+/* Rows whose logits are at hand: `rows` from `base` on, of which a member has first .. last - 1. */
+typedef struct chunk {
+    size_t base;
+    size_t rows;
+    size_t first;
+    size_t last;
+} chunk_t;
+
+static void find_highest(const gpt2_member_t *self, const chunk_t *chunk)
+{
+    const size_t vocab = self->model->local.vocab;
+
+    for (size_t row = chunk->first; row < chunk->last; row++)
+        self->all->highest[row] = self->kernels->largest(self->all->logits + row * vocab, vocab);
+}
+
+/* Makes logits their exponentials, and finds the sum and the target's logit, which is 0 where
+ * another place has the target. In pieces the sums of these are added in order. */
+static void find_totals(const gpt2_member_t *self, const chunk_t *chunk)
+{
+    const gpt2_model_t *model = self->model;
+    const gpt2_local_t *here = &model->local;
+    const int pieces = model->options.pieces > 1 ? model->options.pieces : 1;
+
+    for (size_t row = chunk->first; row < chunk->last; row++) {
+        float *logits = self->all->logits + row * here->vocab;
+        const size_t target =
+            (size_t)self->pass->batch->targets[chunk->base + row] - here->first_token;
+        float total = 0.0f;
+
+        self->all->totals[chunk->rows + row] = target < here->vocab ? logits[target] : 0.0f;
+        for (int i = 0; i < pieces; i++) {
+            const gpt2_local_t local =
+                pieces == 1 ? *here : gpt2_local_of(&model->options.shape, pieces, i);
+
+            total += self->kernels->exponentials(logits + local.first_token - here->first_token,
+                                                 local.vocab, self->all->highest[row]);
+        }
+        self->all->totals[row] = total;
+    }
+}
+
+/* The sum of the rows' losses; in training exponentials become the gradient of the logits. */
+static double find_loss(const gpt2_member_t *self, const chunk_t *chunk)
+{
+    const gpt2_pass_t *pass = self->pass;
+    const gpt2_local_t *here = &self->model->local;
+    double loss = 0.0;
+
+    for (size_t row = chunk->first; row < chunk->last; row++) {
+        float *logits = self->all->logits + row * here->vocab;
+        const size_t target = (size_t)pass->batch->targets[chunk->base + row] - here->first_token;
+        const float total = self->all->totals[row];
+
+        loss += log((double)total) -
+                ((double)self->all->totals[chunk->rows + row] - (double)self->all->highest[row]);
+        if (!pass->training) continue;
+        self->kernels->scale(logits, pass->weight / total, here->vocab);
+        if (target < here->vocab) logits[target] -= pass->weight;
+    }
+    return loss;
+}
+
+/* The softmax of the member's rows, and their loss: row by row where no other place has logits of
+ * theirs, so that a row stays in the cache. */
+static double softmax_rows(const gpt2_member_t *self, const chunk_t *chunk)
+{
+    double loss = 0.0;
+
+    if (self->model->reducer == NULL) {
+        chunk_t one = *chunk;
+
+        for (size_t row = chunk->first; row < chunk->last; row++) {
+            one.first = row;
+            one.last = row + 1;
+            find_highest(self, &one);
+            find_totals(self, &one);
+            loss += find_loss(self, &one);
+        }
+        return loss;
+    }
+    find_highest(self, chunk);
+    gpt2_member_sum(self, self->all->highest, chunk->rows, 1);
+    find_totals(self, chunk);
+    gpt2_member_sum(self, self->all->totals, 2 * chunk->rows, 0);
+    return find_loss(self, chunk);
+}
+
+/* The gradients of the final norm's output and of the tied embedding; the sum over places of the
+ * one is under way while the other is computed. */
+static void head_backward(const gpt2_member_t *self, const chunk_t *chunk, const float *wte)
+{
+    gpt2_activations_t *all = self->all;
+    gpt2_model_t *model = self->model;
+    const size_t vocab = model->local.vocab;
+    const int is_fresh = chunk->base == 0 && !self->pass->accumulate;
+    size_t first;
+    size_t last;
+
+    gpt2_team_part(vocab, 16, self->index, self->members, &first, &last);
+    gpt2_member_inner(self, GPT2_INNER_VOCAB, chunk->base + chunk->first,
+                      chunk->last - chunk->first, all->d_normed, all->logits + chunk->first * vocab,
+                      wte, 0);
+    gpt2_member_sum_start(self, all->d_normed + chunk->base * self->width,
+                          chunk->rows * self->width, 0);
+    gpt2_team_barrier(model->team);
+    if (last > first) {
+        float *d_wte = gpt2_model_gradient(model, gpt2_layout_wte(model->layout));
+
+        model->gemm(1, 0, last - first, self->width, chunk->rows, 1.0f, all->logits + first, vocab,
+                    all->lnf + chunk->base * self->width, self->width, is_fresh ? 0.0f : 1.0f,
+                    d_wte + first * self->width, self->width, self->gemm_scratch);
+    }
+    gpt2_member_sum_finish(self);
+    gpt2_team_barrier(model->team);
+}
+
 /*
  * The head works on head_rows rows at a time: logits, loss, their gradient in place, the gradient
  * of the final norm's output, and the tied embedding's gradient. Logits of the whole batch never
@@ -238,57 +376,34 @@ static void head_member(void *argument, int index, int members)
     gpt2_member_t self;
     gpt2_activations_t *all;
     gpt2_model_t *model = pass->model;
-    size_t vocab = (size_t)model->options.shape.vocab;
-    size_t wte_index = gpt2_layout_wte(model->layout);
+    const size_t vocab = model->local.vocab;
     const float *wte;
     double loss = 0.0;
-    size_t v_first;
-    size_t v_last;
 
     gpt2_member_init(&self, pass, index, members);
     all = self.all;
     if (pass->training) gpt2_member_fetch(&self, GPT2_GROUP_WTE, GPT2_BACKWARD);
     if (gpt2_member_fetched(&self)) return;
-    wte = gpt2_model_weight(model, wte_index);
-    gpt2_team_part(vocab, 16, index, members, &v_first, &v_last);
+    wte = gpt2_model_weight(model, gpt2_layout_wte(model->layout));
     for (size_t base = 0; base < self.rows; base += all->head_rows) {
-        size_t rows = self.rows - base < all->head_rows ? self.rows - base : all->head_rows;
-        size_t first;
-        size_t last;
+        chunk_t chunk = {.base = base, .rows = self.rows - base};
 
-        gpt2_team_part(rows, 1, index, members, &first, &last);
+        if (chunk.rows > all->head_rows) chunk.rows = all->head_rows;
+        gpt2_team_part(chunk.rows, 1, index, members, &chunk.first, &chunk.last);
         gpt2_member_span_begin(&self, "forward head");
-        if (last > first) {
-            model->gemm(0, 1, last - first, vocab, self.width, 1.0f,
-                        all->lnf + (base + first) * self.width, self.width, wte, self.width, 0.0f,
-                        all->logits + first * vocab, vocab, self.gemm_scratch);
+        if (chunk.last > chunk.first) {
+            model->gemm(0, 1, chunk.last - chunk.first, vocab, self.width, 1.0f,
+                        all->lnf + (base + chunk.first) * self.width, self.width, wte, self.width,
+                        0.0f, all->logits + chunk.first * vocab, vocab, self.gemm_scratch);
         }
-        for (size_t row = first; row < last; row++) {
-            loss += self.kernels->cross_entropy(all->logits + row * vocab, vocab,
-                                                pass->batch->targets[base + row], pass->weight,
-                                                pass->training);
-        }
+        loss += softmax_rows(&self, &chunk);
         gpt2_member_span_end(&self);
         if (!pass->training) continue;
         gpt2_member_span_begin(&self, "backward head");
-        if (last > first) {
-            model->gemm(0, 0, last - first, self.width, vocab, 1.0f, all->logits + first * vocab,
-                        vocab, wte, self.width, 0.0f, all->d_normed + (base + first) * self.width,
-                        self.width, self.gemm_scratch);
-        }
-        gpt2_team_barrier(model->team);
-        if (v_last > v_first) {
-            float *d_wte = gpt2_model_gradient(model, wte_index);
-
-            model->gemm(1, 0, v_last - v_first, self.width, rows, 1.0f, all->logits + v_first,
-                        vocab, all->lnf + base * self.width, self.width,
-                        base == 0 && !pass->accumulate ? 0.0f : 1.0f, d_wte + v_first * self.width,
-                        self.width, self.gemm_scratch);
-        }
-        gpt2_team_barrier(model->team);
+        head_backward(&self, &chunk, wte);
         gpt2_member_span_end(&self);
     }
-    all->loss_sums[8 * (size_t)index] = loss;
+    all->loss_sums[8 * (size_t)index] = model->options.stage.part == 0 ? loss : 0.0;
     if (!pass->training) return_head(&self);
 }
 
@@ -325,7 +440,7 @@ static void logits_member(void *argument, int index, int members)
     gpt2_member_init(&self, pass, index, members);
     gpt2_member_linear(&self, pass->logits, self.all->lnf,
                        gpt2_model_weight(model, gpt2_layout_wte(model->layout)), self.width,
-                       (size_t)model->options.shape.vocab);
+                       model->local.vocab);
     return_head(&self);
 }
 

@@ -44,6 +44,18 @@ size_t gpt2_row_size(size_t count, int ranks);
 size_t gpt2_group_pieces(const gpt2_layout_t *layout, size_t group, size_t first, size_t count,
                          gpt2_piece_t *pieces);
 
+/* Elements of a tensor that lie one behind the other in the whole tensor as well: from `element`
+ * on, at most `count`. *at is where they begin there. */
+size_t gpt2_slice_run(const gpt2_tensor_t *tensor, size_t element, size_t count, size_t *at);
+
+/* Copies a group between a slice (slice: its layout) and the whole. */
+void gpt2_group_cut(const gpt2_layout_t *slice, size_t group, const float *whole, float *part);
+void gpt2_group_paste(const gpt2_layout_t *slice, size_t group, const float *part, float *whole);
+
+/* A hash of the weights [count] of a tensor; adding up tensors, modulo 2^64, gives that of the
+ * model. */
+uint64_t gpt2_tensor_hash(const gpt2_layout_t *layout, size_t tensor, const float *weights);
+
 /* A hash of the weights in a part of a group. The sum over all groups, modulo 2^64, is the same
  * however they are divided: it depends on the numbers and their places in the list of tensors. */
 uint64_t gpt2_part_hash(const gpt2_layout_t *layout, size_t group, const gpt2_part_t *part);

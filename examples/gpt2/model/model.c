@@ -113,13 +113,19 @@ int gpt2_model_create(const gpt2_model_options_t *options, gpt2_model_t **out, g
     model->gemm = options->gemm;
     if (model->gemm == NULL) model->gemm = gpt2_gemm_choose("auto", model->kernels);
     model->options.stage = gpt2_stage_of(options);
+    model->local =
+        gpt2_local_of(&options->shape, model->options.stage.parts, model->options.stage.part);
     if (gpt2_layout_create(&options->shape, &model->layout, error) != 0) goto fail;
+    if (gpt2_layout_slice(model->layout, model->options.stage.parts, model->options.stage.part,
+                          error) != 0) {
+        goto fail;
+    }
     hold_groups(model);
     if (name_blocks(model, error) != 0) goto fail;
     if (gpt2_team_create(options->threads, &model->team, error) != 0) goto fail;
     if (create_arenas(model, error) != 0) goto fail;
     if (!options->weights_only &&
-        gpt2_activations_create(options, &model->activations, &bytes, error) != 0) {
+        gpt2_activations_create(&model->options, &model->activations, &bytes, error) != 0) {
         goto fail;
     }
     *out = model;
@@ -132,7 +138,7 @@ fail:
 void gpt2_model_destroy(gpt2_model_t *model)
 {
     if (model == NULL) return;
-    gpt2_activations_destroy(model->activations);
+    gpt2_activations_destroy(model->activations, &model->options);
     if (model->gradients != NULL) {
         model->options.gradients.free(model->options.gradients.user, model->gradients);
     }
@@ -212,6 +218,11 @@ void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply)
     model->supply = supply;
 }
 
+void gpt2_model_reduce_by(gpt2_model_t *model, const gpt2_reducer_t *reducer)
+{
+    model->reducer = reducer;
+}
+
 /* Initial numbers for part of a group; shared by the members of the team. */
 typedef struct drawing {
     const gpt2_layout_t *layout;
@@ -222,7 +233,8 @@ typedef struct drawing {
     float *weights; /* [count] */
 } drawing_t;
 
-/* Elements [first, last) of a tensor: every number is a function of its place. */
+/* Elements [first, last) of a whole tensor: every number is a function of its place. The padding of
+ * the vocabulary stays zero. */
 static void draw_elements(const drawing_t *drawing, size_t index, size_t first, size_t last,
                           float *weights)
 {
@@ -242,6 +254,11 @@ static void draw_elements(const drawing_t *drawing, size_t index, size_t first, 
             weights[i - first] = value;
         return;
     }
+    if (index == gpt2_layout_wte(layout)) {
+        const size_t drawn = (size_t)layout->shape.vocab * (size_t)layout->shape.width;
+
+        if (last > drawn) last = drawn;
+    }
     for (size_t i = first; i < last; i++)
         weights[i - first] = (float)(deviation * gpt2_random_normal(drawing->seed, index, i));
 }
@@ -257,19 +274,19 @@ static void draw_share(void *argument, int member, int members)
 
     for (size_t i = 0; i < found; i++) {
         const gpt2_piece_t *piece = &pieces[i];
-        size_t count = piece->count;
         size_t first;
         size_t last;
 
-        if (piece->tensor == gpt2_layout_wte(layout)) { /* its padding stays zero */
-            const size_t drawn = (size_t)layout->shape.vocab * (size_t)layout->shape.width;
-            const size_t left = drawn > piece->first ? drawn - piece->first : 0;
+        gpt2_team_part(piece->count, GPT2_VECTOR_ALIGN, member, members, &first, &last);
+        for (size_t done = first; done < last;) {
+            size_t at;
+            const size_t run = gpt2_slice_run(&layout->tensors[piece->tensor], piece->first + done,
+                                              last - done, &at);
 
-            if (count > left) count = left;
+            draw_elements(drawing, piece->tensor, at, at + run,
+                          drawing->weights + piece->at + done);
+            done += run;
         }
-        gpt2_team_part(count, GPT2_VECTOR_ALIGN, member, members, &first, &last);
-        draw_elements(drawing, piece->tensor, piece->first + first, piece->first + last,
-                      drawing->weights + piece->at + first);
     }
 }
 

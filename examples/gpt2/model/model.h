@@ -21,11 +21,13 @@ typedef struct gpt2_allocator {
     void *user;
 } gpt2_allocator_t;
 
-/* The part of a model that one stage of a pipeline has. All zero: there are no stages, and the
- * model has all of it. */
+/* The part of a model that one place of the mesh has: a stage of a pipeline, and of its tensors one
+ * slice. All zero: the model has all of it. */
 typedef struct gpt2_stage {
     int is_staged; /* 1: the rest counts */
-    int first;     /* blocks first .. last - 1 are here; first == last: none is */
+    int parts; /* places along the tensor axis, which divide heads, units of the MLP and tokens */
+    int part;  /* of them, this one */
+    int first; /* blocks first .. last - 1 are here; first == last: none is */
     int last;
     int has_embedding; /* 1: tokens come in; else a residual stream from the stage before */
     int has_head;      /* 1: the final norm, the head and the loss are here */
@@ -41,9 +43,12 @@ typedef struct gpt2_model_options {
     int training;     /* 0: no gradients, no stored activations of other layers; loss only */
     int weights_only; /* 1: to hold weights; no pass can be made */
     int is_supplied;  /* 1: weights and gradients come from gpt2_model_supply(), not from arenas */
+    /* More than 1: products whose inner dimension so many places along the tensor axis would divide
+     * are computed in as many pieces, which are added in order: so one process has their bits. */
+    int pieces;
     const gpt2_kernels_t *kernels; /* NULL: the best this processor runs */
     gpt2_gemm_fn gemm;             /* NULL: gpt2_gemm_choose("auto") */
-    gpt2_allocator_t gradients;    /* all NULL: plain memory */
+    gpt2_allocator_t gradients;    /* all NULL: plain memory; of parts, the activations' too */
 } gpt2_model_options_t;
 
 /* One pass' input; borrowed during the call. */
@@ -84,6 +89,17 @@ typedef struct gpt2_supply {
     const gpt2_error_t *error; /* why an entry stopped a pass */
 } gpt2_supply_t;
 
+/* Sums over the places along the tensor axis, one at a time. Every place makes the same calls in
+ * the same order. Called on the caller's thread. */
+typedef struct gpt2_reducer {
+    void *user;
+    /* values [count] become their sum, or their maximum, over the places, between start() and the
+     * end of finish(). Not 0: the model stops. */
+    int (*start)(void *user, float *values, size_t count, int is_max);
+    int (*finish)(void *user);
+    const gpt2_error_t *error; /* why an entry stopped the model */
+} gpt2_reducer_t;
+
 typedef struct gpt2_activations gpt2_activations_t; /* activations.h */
 
 /* The borders of a stage, [rows][width] each; NULL where it has none there. */
@@ -100,12 +116,14 @@ typedef struct gpt2_model {
     gpt2_team_t *team;
     const gpt2_kernels_t *kernels;
     gpt2_gemm_fn gemm;
-    float *weights;              /* arena; NULL where they are supplied */
-    float *gradients;            /* arena; NULL without training, and where they are supplied */
-    float **weights_at;          /* [groups] where a group's weights lie; NULL: not at hand */
-    float **gradients_at;        /* [groups] likewise */
-    const gpt2_supply_t *supply; /* NULL: arenas */
-    int is_stopped; /* 1: the supply stopped a pass; passes compute nothing from then on */
+    float *weights;                /* arena; NULL where they are supplied */
+    float *gradients;              /* arena; NULL without training, and where they are supplied */
+    float **weights_at;            /* [groups] where a group's weights lie; NULL: not at hand */
+    float **gradients_at;          /* [groups] likewise */
+    const gpt2_supply_t *supply;   /* NULL: arenas */
+    gpt2_local_t local;            /* heads, units of the MLP and tokens that are here */
+    const gpt2_reducer_t *reducer; /* NULL: all of them are */
+    int is_stopped; /* 1: supply or reducer stopped a pass; passes compute nothing from then on */
     gpt2_activations_t *activations;
     /* [vocab_padded][width] what lookups add to wte's gradient, of a staged model that has the head
      * as well: kept apart, so that the sum has the same bits as that of two stages; else NULL */
@@ -119,6 +137,10 @@ void gpt2_model_destroy(gpt2_model_t *model);
 
 /* From here on passes ask there. The object is borrowed until the model is destroyed. */
 void gpt2_model_supply(gpt2_model_t *model, const gpt2_supply_t *supply);
+
+/* For a model that is one of several parts, before its first pass. The object is borrowed until the
+ * model is destroyed. */
+void gpt2_model_reduce_by(gpt2_model_t *model, const gpt2_reducer_t *reducer);
 
 /* Draws the weights: normal(0, 0.02), residual projections divided by sqrt(2 layers), norms 1 and
  * 0. Depends on the seed alone, not on how many threads of the model draw them. */
@@ -145,6 +167,7 @@ void gpt2_model_forward(gpt2_model_t *model, const gpt2_batch_t *batch, const gp
 /*
  * After forward: the sum of the losses of all tokens, in nats. With training also the head's part
  * of backward, for the loss sum_i weight * loss_i: writes (accumulate 0) or adds to the gradients.
+ * Every part of a model finds the same losses; all but the first return 0.
  */
 double gpt2_model_head(gpt2_model_t *model, const gpt2_batch_t *batch, int training, float weight,
                        int accumulate, const gpt2_hooks_t *hooks);

@@ -15,7 +15,8 @@ typedef struct gpt2_pass {
     int accumulate; /* gradients are added to */
     float weight;   /* of each token's loss */
     float *logits;  /* where gpt2_model_logits() wants them */
-    int failed; /* a hook or the supply stopped the pass; written by member 0 before a barrier */
+    int failed; /* a hook, the supply or the reducer stopped the pass; written by member 0 before a
+                 * barrier */
 } gpt2_pass_t;
 
 /* One member's view: the rows that are its own wherever rows are independent. */
@@ -44,6 +45,26 @@ float *gpt2_member_gradient(const gpt2_member_t *self, int layer, gpt2_block_ten
 /* out = in W^T on own rows; in [rows][inputs], weight [outputs][inputs]. */
 void gpt2_member_linear(const gpt2_member_t *self, float *out, const float *in, const float *weight,
                         size_t inputs, size_t outputs);
+
+/* The inner dimensions that the tensor axis divides. */
+typedef enum gpt2_inner {
+    GPT2_INNER_HEADS,  /* all heads' outputs */
+    GPT2_INNER_QKV,    /* all heads' queries, keys and values */
+    GPT2_INNER_HIDDEN, /* the MLP's units */
+    GPT2_INNER_VOCAB   /* tokens */
+} gpt2_inner_t;
+
+/* out [row ..][C] = in [rows][inner] W, as far as this process has the inner dimension: a part of
+ * the product until it is summed. W is [inner][C], or transposed [C][inner]; in begins with `row`.
+ */
+void gpt2_member_inner(const gpt2_member_t *self, gpt2_inner_t which, size_t row, size_t rows,
+                       float *out, const float *in, const float *weight, int is_transposed);
+
+/* Sums values [count] over the places of the tensor axis, or takes their maximum. Members meet
+ * before start(), when all have written, and behind finish(). Without a reducer nothing. */
+void gpt2_member_sum_start(const gpt2_member_t *self, float *values, size_t count, int is_max);
+void gpt2_member_sum_finish(const gpt2_member_t *self);
+void gpt2_member_sum(const gpt2_member_t *self, float *values, size_t count, int is_max);
 
 /* Asks the supply for groups, and gives them back; only member 0 speaks, and where it fails sets
  * failed. Without a supply nothing. Members meet at a barrier behind a fetch, before they use what

@@ -108,6 +108,8 @@ typedef struct gpt2_stage_ops {
     /* Behind a step's last backward, where one stage has both uses of wte: see
      * gpt2_model_join_lookups(). */
     void (*join_lookups)(gpt2_replica_t *self);
+    /* See gpt2_model_reduce_by(). */
+    void (*reduce_by)(gpt2_replica_t *self, const gpt2_reducer_t *reducer);
 } gpt2_stage_ops_t;
 
 typedef struct gpt2_replica_ops {

@@ -247,17 +247,24 @@ static int train(gpt2_replica_t *base, const gpt2_batch_t *batch, float weight, 
     return check_supply(self, error) != 0 ? -1 : code;
 }
 
-/* ---- A stage of a pipeline ------------------------------------------------------------------ */
+/* ---- A place of the mesh -------------------------------------------------------------------- */
+
+/* -1 with the reducer's reason where it stopped a pass. */
+static int check_reducer(const gpt2_replica_t *base, gpt2_error_t *error)
+{
+    const gpt2_model_t *model = ((const cpu_t *)base)->model;
+
+    return model->is_stopped ? gpt2_fail(error, "%s", model->reducer->error->text) : 0;
+}
 
 static int stage_forward(gpt2_replica_t *base, const gpt2_batch_t *batch, int slot,
                          const gpt2_edges_t *edges, const gpt2_hooks_t *hooks, gpt2_error_t *error)
 {
     const cpu_t *self = (const cpu_t *)base;
 
-    (void)error;
     gpt2_model_select(self->model, slot, edges);
     gpt2_model_forward(self->model, batch, hooks);
-    return 0;
+    return check_reducer(base, error);
 }
 
 static int stage_backward(gpt2_replica_t *base, const gpt2_batch_t *batch, int slot,
@@ -265,22 +272,22 @@ static int stage_backward(gpt2_replica_t *base, const gpt2_batch_t *batch, int s
                           const gpt2_hooks_t *hooks, gpt2_error_t *error)
 {
     cpu_t *self = (cpu_t *)base;
+    int code;
 
-    (void)error;
     if (!accumulate) self->outcome = (gpt2_outcome_t){0};
     if (!accumulate) gpt2_model_clear(self->model);
     gpt2_model_select(self->model, slot, edges);
     if (self->model->options.stage.has_head)
         self->outcome.loss_sum += gpt2_model_head(self->model, batch, 1, weight, accumulate, hooks);
-    return gpt2_model_backward(self->model, batch, accumulate, hooks); /* a hook has said why */
+    code = gpt2_model_backward(self->model, batch, accumulate, hooks); /* a hook has said why */
+    return check_reducer(base, error) != 0 ? -1 : code;
 }
 
 static int stage_loss(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
                       gpt2_error_t *error)
 {
-    (void)error;
     *loss_sum = gpt2_model_head(((const cpu_t *)base)->model, batch, 0, 0.0f, 0, NULL);
-    return 0;
+    return check_reducer(base, error);
 }
 
 static void stage_join_lookups(gpt2_replica_t *base)
@@ -288,8 +295,13 @@ static void stage_join_lookups(gpt2_replica_t *base)
     gpt2_model_join_lookups(((cpu_t *)base)->model);
 }
 
+static void stage_reduce_by(gpt2_replica_t *base, const gpt2_reducer_t *reducer)
+{
+    gpt2_model_reduce_by(((cpu_t *)base)->model, reducer);
+}
+
 static const gpt2_stage_ops_t STAGE = {stage_forward, stage_backward, stage_loss,
-                                       stage_join_lookups};
+                                       stage_join_lookups, stage_reduce_by};
 
 static int evaluate(gpt2_replica_t *base, const gpt2_batch_t *batch, double *loss_sum,
                     gpt2_error_t *error)

@@ -69,12 +69,10 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error)
     return 0;
 }
 
-/* Appends one tensor to the list, behind those of its group. */
 static void append_tensor(gpt2_layout_t *layout, int layer, const char *name, int rows, int columns,
-                          int decay)
+                          int decay, gpt2_cut_t cut)
 {
     gpt2_tensor_t *tensor = &layout->tensors[layout->count++];
-    gpt2_group_t *group;
 
     if (layer >= 0) {
         (void)snprintf(tensor->name, sizeof(tensor->name), "h.%d.%s", layer, name);
@@ -87,11 +85,25 @@ static void append_tensor(gpt2_layout_t *layout, int layer, const char *name, in
     tensor->rows = rows;
     tensor->columns = columns;
     tensor->decay = decay;
+    tensor->cut = cut;
     tensor->count = (size_t)rows * (size_t)columns;
-    group = &layout->groups[tensor->group];
-    tensor->place = group->count;
+    tensor->run = tensor->stride = tensor->count;
     layout->parameter_count += tensor->count;
-    group->count += (tensor->count + GPT2_TENSOR_ALIGN - 1) & ~(size_t)(GPT2_TENSOR_ALIGN - 1);
+}
+
+/* Each tensor lies behind those of its group. */
+static void place_tensors(gpt2_layout_t *layout)
+{
+    const size_t align = GPT2_TENSOR_ALIGN;
+
+    for (size_t i = 0; i < layout->group_count; i++)
+        layout->groups[i].count = 0;
+    for (size_t i = 0; i < layout->count; i++) {
+        gpt2_group_t *group = &layout->groups[layout->tensors[i].group];
+
+        layout->tensors[i].place = group->count;
+        group->count += (layout->tensors[i].count + align - 1) & ~(align - 1);
+    }
 }
 
 /* The arena has the root first, then the blocks from the last to the first, then the tokens. */
@@ -99,6 +111,7 @@ static void place_groups(gpt2_layout_t *layout)
 {
     const int layers = layout->shape.layers;
 
+    layout->arena_count = 0;
     for (int i = -1; i <= layers; i++) {
         gpt2_group_t *group = &layout->groups[i < 0         ? GPT2_GROUP_ROOT
                                               : i == layers ? GPT2_GROUP_WTE
@@ -139,26 +152,117 @@ int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_erro
         return gpt2_fail(error, "out of memory for %zu tensor names", count);
     }
     name_groups(layout);
-    append_tensor(layout, -1, "ln_f.weight", 1, width, 0);
-    append_tensor(layout, -1, "ln_f.bias", 1, width, 0);
+    append_tensor(layout, -1, "ln_f.weight", 1, width, 0, GPT2_CUT_NONE);
+    append_tensor(layout, -1, "ln_f.bias", 1, width, 0, GPT2_CUT_NONE);
     for (int layer = shape->layers - 1; layer >= 0; layer--) {
-        append_tensor(layout, layer, "mlp.fcproj.weight", width, 4 * width, 1);
-        append_tensor(layout, layer, "mlp.fcproj.bias", 1, width, 0);
-        append_tensor(layout, layer, "mlp.fc.weight", 4 * width, width, 1);
-        append_tensor(layout, layer, "mlp.fc.bias", 1, 4 * width, 0);
-        append_tensor(layout, layer, "ln_2.weight", 1, width, 0);
-        append_tensor(layout, layer, "ln_2.bias", 1, width, 0);
-        append_tensor(layout, layer, "attn.proj.weight", width, width, 1);
-        append_tensor(layout, layer, "attn.proj.bias", 1, width, 0);
-        append_tensor(layout, layer, "attn.qkv.weight", 3 * width, width, 1);
-        append_tensor(layout, layer, "attn.qkv.bias", 1, 3 * width, 0);
-        append_tensor(layout, layer, "ln_1.weight", 1, width, 0);
-        append_tensor(layout, layer, "ln_1.bias", 1, width, 0);
+        append_tensor(layout, layer, "mlp.fcproj.weight", width, 4 * width, 1, GPT2_CUT_HIDDEN_IN);
+        append_tensor(layout, layer, "mlp.fcproj.bias", 1, width, 0, GPT2_CUT_NONE);
+        append_tensor(layout, layer, "mlp.fc.weight", 4 * width, width, 1, GPT2_CUT_HIDDEN);
+        append_tensor(layout, layer, "mlp.fc.bias", 1, 4 * width, 0, GPT2_CUT_HIDDEN);
+        append_tensor(layout, layer, "ln_2.weight", 1, width, 0, GPT2_CUT_NONE);
+        append_tensor(layout, layer, "ln_2.bias", 1, width, 0, GPT2_CUT_NONE);
+        append_tensor(layout, layer, "attn.proj.weight", width, width, 1, GPT2_CUT_HEADS_IN);
+        append_tensor(layout, layer, "attn.proj.bias", 1, width, 0, GPT2_CUT_NONE);
+        append_tensor(layout, layer, "attn.qkv.weight", 3 * width, width, 1, GPT2_CUT_HEADS);
+        append_tensor(layout, layer, "attn.qkv.bias", 1, 3 * width, 0, GPT2_CUT_HEADS);
+        append_tensor(layout, layer, "ln_1.weight", 1, width, 0, GPT2_CUT_NONE);
+        append_tensor(layout, layer, "ln_1.bias", 1, width, 0, GPT2_CUT_NONE);
     }
-    append_tensor(layout, -1, "wpe.weight", shape->context, width, 1);
-    append_tensor(layout, -1, "wte.weight", shape->vocab_padded, width, 1);
+    append_tensor(layout, -1, "wpe.weight", shape->context, width, 1, GPT2_CUT_NONE);
+    append_tensor(layout, -1, "wte.weight", shape->vocab_padded, width, 1, GPT2_CUT_VOCAB);
+    place_tensors(layout);
     place_groups(layout);
+    layout->whole = layout;
     *out = layout;
+    return 0;
+}
+
+/* *first, *count = the part of n that a place has. */
+static void cut_dimension(size_t n, int parts, int part, size_t *first, size_t *count)
+{
+    *first = n * (size_t)part / (size_t)parts;
+    *count = n * ((size_t)part + 1) / (size_t)parts - *first;
+}
+
+gpt2_local_t gpt2_local_of(const gpt2_shape_t *shape, int parts, int part)
+{
+    const size_t size = (size_t)shape->width / (size_t)shape->heads;
+    gpt2_local_t local;
+
+    cut_dimension((size_t)shape->heads, parts, part, &local.first_head, &local.heads);
+    cut_dimension(4 * (size_t)shape->width, parts, part, &local.first_hidden, &local.hidden);
+    cut_dimension((size_t)shape->vocab, parts, part, &local.first_token, &local.vocab);
+    local.width = local.heads * size;
+    local.first_column = local.first_head * size;
+    return local;
+}
+
+int gpt2_parts_check(const gpt2_shape_t *shape, const char *flag, int parts, gpt2_error_t *error)
+{
+    if (parts > shape->heads) {
+        return gpt2_fail(error, "%s%d: every part needs a head, but the model has %d", flag, parts,
+                         shape->heads);
+    }
+    if (parts <= shape->vocab) return 0;
+    return gpt2_fail(error, "%s%d: every part needs a token, but the vocabulary has %d", flag,
+                     parts, shape->vocab);
+}
+
+static void slice_tensor(gpt2_tensor_t *tensor, const gpt2_shape_t *shape,
+                         const gpt2_local_t *local, int is_last)
+{
+    const size_t width = (size_t)shape->width;
+    const size_t inputs = tensor->decay ? (size_t)tensor->columns : 1; /* of one output */
+    size_t outputs = 0;                                                /* 0: inputs are cut */
+
+    switch (tensor->cut) {
+    case GPT2_CUT_NONE:
+        return;
+    case GPT2_CUT_HEADS:
+        outputs = 3 * local->width;
+        tensor->first = local->first_column * inputs;
+        tensor->run = local->width * inputs;
+        tensor->stride = width * inputs;
+        break;
+    case GPT2_CUT_HIDDEN:
+        outputs = local->hidden;
+        tensor->first = local->first_hidden * inputs;
+        tensor->run = outputs * inputs;
+        break;
+    case GPT2_CUT_VOCAB:
+        outputs = local->vocab + (is_last ? (size_t)(shape->vocab_padded - shape->vocab) : 0);
+        tensor->first = local->first_token * inputs;
+        tensor->run = outputs * inputs;
+        break;
+    case GPT2_CUT_HEADS_IN:
+        tensor->first = local->first_column;
+        tensor->run = local->width;
+        tensor->stride = width;
+        break;
+    case GPT2_CUT_HIDDEN_IN:
+        tensor->first = local->first_hidden;
+        tensor->run = local->hidden;
+        tensor->stride = 4 * width;
+        break;
+    }
+    if (outputs == 0 || !tensor->decay) {
+        tensor->columns = (int)(outputs == 0 ? tensor->run : outputs);
+    } else {
+        tensor->rows = (int)outputs;
+    }
+    tensor->count = (size_t)tensor->rows * (size_t)tensor->columns;
+}
+
+int gpt2_layout_slice(gpt2_layout_t *layout, int parts, int part, gpt2_error_t *error)
+{
+    const gpt2_local_t local = gpt2_local_of(&layout->shape, parts, part);
+
+    if (parts == 1) return 0;
+    if (gpt2_layout_create(&layout->shape, &layout->whole, error) != 0) return -1;
+    for (size_t i = 0; i < layout->count; i++)
+        slice_tensor(&layout->tensors[i], &layout->shape, &local, part + 1 == parts);
+    place_tensors(layout);
+    place_groups(layout);
     return 0;
 }
 
@@ -166,13 +270,13 @@ void gpt2_layout_hold(gpt2_layout_t *layout, const int *held)
 {
     for (size_t i = 0; i < layout->group_count; i++)
         layout->groups[i].is_elsewhere = !held[i];
-    layout->arena_count = 0;
     place_groups(layout);
 }
 
 void gpt2_layout_destroy(gpt2_layout_t *layout)
 {
     if (layout == NULL) return;
+    if (layout->whole != layout) gpt2_layout_destroy(layout->whole);
     free(layout->tensors);
     free(layout->groups);
     free(layout);

@@ -46,6 +46,17 @@ typedef enum gpt2_block_tensor {
     GPT2_LN1_B
 } gpt2_block_tensor_t;
 
+/* The dimension of a tensor that tensor parallelism cuts (Shoeybi et al. 2019, arXiv:1909.08053).
+ * Outputs are a weight's rows and a bias' elements, inputs a weight's columns. */
+typedef enum gpt2_cut {
+    GPT2_CUT_NONE,      /* every place has all of it */
+    GPT2_CUT_HEADS,     /* outputs, by heads: a range of queries, one of keys, one of values */
+    GPT2_CUT_HEADS_IN,  /* inputs, by heads */
+    GPT2_CUT_HIDDEN,    /* outputs, by the units between the two products of the MLP */
+    GPT2_CUT_HIDDEN_IN, /* inputs, likewise */
+    GPT2_CUT_VOCAB      /* rows of the token embedding; those of the padding are the last place's */
+} gpt2_cut_t;
+
 typedef struct gpt2_tensor {
     char name[GPT2_NAME_MAX]; /* "h.3.attn.qkv.weight" */
     size_t offset;            /* floats from the start of the arena */
@@ -56,6 +67,12 @@ typedef struct gpt2_tensor {
     int columns;
     int layer; /* -1: outside the blocks */
     int decay; /* 1: weight decay applies (2-D tensors) */
+    gpt2_cut_t cut;
+    /* Where the elements lie in the whole tensor: runs of `run` elements, each `stride` behind the
+     * one before, from `first` on. A whole tensor is one run. */
+    size_t first;
+    size_t run;
+    size_t stride;
 } gpt2_tensor_t;
 
 /* Tensors that a pass uses together, in the order in which forward needs them: the token embedding,
@@ -71,13 +88,14 @@ typedef struct gpt2_group {
 } gpt2_group_t;
 
 typedef struct gpt2_layout {
-    gpt2_shape_t shape;
-    gpt2_tensor_t *tensors; /* [count] */
-    size_t count;           /* 2 + 12 * layers + 2 */
-    gpt2_group_t *groups;   /* [group_count] */
-    size_t group_count;     /* 2 + layers */
-    size_t arena_count;     /* floats, with gaps for alignment, which stay zero */
-    size_t parameter_count; /* floats of the model itself */
+    gpt2_shape_t shape;        /* of the whole model */
+    struct gpt2_layout *whole; /* the layout that this one is a slice of; itself where it is none */
+    gpt2_tensor_t *tensors;    /* [count] */
+    size_t count;              /* 2 + 12 * layers + 2 */
+    gpt2_group_t *groups;      /* [group_count] */
+    size_t group_count;        /* 2 + layers */
+    size_t arena_count;        /* floats, with gaps for alignment, which stay zero */
+    size_t parameter_count;    /* floats of the model itself */
 } gpt2_layout_t;
 
 /* The shape of a preset. NULL preset names are unknown: -1 with the list and the nearest name. */
@@ -92,6 +110,27 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error);
 /* Computes the layout; give it back with gpt2_layout_destroy(). */
 int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error);
 void gpt2_layout_destroy(gpt2_layout_t *layout);
+
+/* What one place of `parts` along the tensor axis has of the dimensions that are cut: of n, those
+ * from n part / parts to n (part + 1) / parts. */
+typedef struct gpt2_local {
+    size_t heads;
+    size_t first_head;
+    size_t width; /* of these heads together */
+    size_t first_column;
+    size_t hidden;
+    size_t first_hidden;
+    size_t vocab; /* without the padding */
+    size_t first_token;
+} gpt2_local_t;
+
+gpt2_local_t gpt2_local_of(const gpt2_shape_t *shape, int parts, int part);
+
+/* Refuses more parts than heads or tokens. flag: "--tp ", for the text. */
+int gpt2_parts_check(const gpt2_shape_t *shape, const char *flag, int parts, gpt2_error_t *error);
+
+/* Makes a whole layout that of one place: tensors that are cut become smaller. */
+int gpt2_layout_slice(gpt2_layout_t *layout, int parts, int part, gpt2_error_t *error);
 
 /* Leaves groups out of the arena: held [group_count] has a 0 for each. */
 void gpt2_layout_hold(gpt2_layout_t *layout, const int *held);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "examples/gpt2/base/clock.h"
+#include "examples/gpt2/strategy/tensor_axis.h"
 
 #define BORDERS 2
 #define NAMES 4 /* of messages between two stages in flight, and a spare one */
@@ -36,19 +37,21 @@ struct gpt2_pipeline {
     int stage;
     int stages;
     int slots;
-    dp_group_t *pipe;        /* the stages of one copy of the model: group rank k is stage k */
-    channel_t inputs;        /* received, with a stage before this one */
-    channel_t outputs;       /* sent, with one behind it */
-    channel_t gradients;     /* received and sent */
-    dp_handle_t **returned;  /* [BORDERS] sends of gradients */
-    uint64_t messages[2][2]; /* [forward, backward][sent, received] so far: their names */
+    dp_group_t *pipe;           /* the stages of one copy of the model: group rank k is stage k */
+    gpt2_tensor_axis_t *tensor; /* NULL: a stage is one rank */
+    channel_t inputs;           /* received, with a stage before this one */
+    channel_t outputs;          /* sent, with one behind it */
+    channel_t gradients;        /* received and sent */
+    dp_handle_t **returned;     /* [BORDERS] sends of gradients */
+    uint64_t messages[2][2];    /* [forward, backward][sent, received] so far: their names */
     /* of the step at hand */
     const gpt2_batch_t *batches;
     const gpt2_hooks_t *hooks;
     int posted[2]; /* receives */
     int done[2];   /* passes */
     /* of all steps, in seconds */
-    double waited;
+    double waited; /* for another stage */
+    double summed; /* for sums over the tensor axis */
     double total;
 };
 
@@ -89,16 +92,23 @@ static void destroy_channel(gpt2_pipeline_t *self, channel_t *channel)
 
 /* On one node stages send past the coordinator, which an ordered group does; between nodes sends
  * are agreed on. */
-static int create_group(gpt2_pipeline_t *self, gpt2_error_t *error)
+static int create_groups(gpt2_pipeline_t *self, gpt2_error_t *error)
 {
     dp_context_t *context = self->dp->context;
     dp_group_options_t options = DP_GROUP_OPTIONS_INIT;
     dp_status_t status;
 
     options.order = dp_node_count(context) > 1 ? DP_ORDER_NEGOTIATED : DP_ORDER_PROGRAM;
-    status = dp_group_split(dp_world(context), "pipeline", self->mesh->at[GPT2_AXIS_DATA],
-                            self->stage, &options, &self->pipe);
-    return status == DP_OK ? 0 : failed(self, "the groups of a mesh", status, error);
+    if (self->stages > 1) {
+        const int copy = self->mesh->at[GPT2_AXIS_DATA] * self->mesh->size[GPT2_AXIS_TENSOR] +
+                         self->mesh->at[GPT2_AXIS_TENSOR];
+
+        status =
+            dp_group_split(dp_world(context), "pipeline", copy, self->stage, &options, &self->pipe);
+        if (status != DP_OK) return failed(self, "the groups of a mesh", status, error);
+    }
+    if (self->mesh->size[GPT2_AXIS_TENSOR] == 1) return 0;
+    return gpt2_tensor_axis_create(self->dp, self->replica, &self->tensor, error);
 }
 
 static int create_buffers(gpt2_pipeline_t *self, size_t floats, gpt2_error_t *error)
@@ -128,9 +138,10 @@ int gpt2_pipeline_create(gpt2_dp_t *dp, gpt2_replica_t *replica,
     self->stage = self->mesh->at[GPT2_AXIS_PIPELINE];
     self->stages = self->mesh->size[GPT2_AXIS_PIPELINE];
     self->slots = gpt2_mesh_stage(self->mesh).slots;
-    if (create_group(self, error) != 0 ||
+    if (create_groups(self, error) != 0 ||
         gpt2_stage_sums_create(dp, replica, settings, &self->sums, error) != 0 ||
-        gpt2_stage_state_create(dp, replica, self->pipe, &self->state, error) != 0 ||
+        gpt2_stage_state_create(dp, replica, self->pipe, gpt2_tensor_axis_group(self->tensor),
+                                &self->state, error) != 0 ||
         create_buffers(self, (size_t)replica->room * (size_t)settings->length * width, error) !=
             0) {
         gpt2_pipeline_destroy(self);
@@ -146,6 +157,7 @@ void gpt2_pipeline_destroy(gpt2_pipeline_t *self)
     if (self == NULL) return;
     gpt2_stage_sums_destroy(self->sums);
     gpt2_stage_state_destroy(self->state);
+    gpt2_tensor_axis_destroy(self->tensor);
     for (int i = 0; i < BORDERS && self->returned != NULL; i++)
         dp_release(self->returned[i]);
     destroy_channel(self, &self->inputs);
@@ -336,6 +348,7 @@ int gpt2_pipeline_passes(gpt2_pipeline_t *self, const gpt2_batch_t *batches, flo
                          const gpt2_hooks_t *hooks, gpt2_error_t *error)
 {
     const double start = gpt2_now();
+    const double summed = gpt2_tensor_axis_waited(self->tensor);
     const int micros = self->mesh->micros;
     gpt2_action_t *actions = malloc(2 * (size_t)micros * sizeof(*actions));
     int code;
@@ -357,6 +370,7 @@ int gpt2_pipeline_passes(gpt2_pipeline_t *self, const gpt2_batch_t *batches, flo
     self->batches = NULL;
     free(actions);
     self->total += gpt2_now() - start;
+    self->summed += gpt2_tensor_axis_waited(self->tensor) - summed;
     return code;
 }
 
@@ -384,10 +398,9 @@ int gpt2_pipeline_evaluate(gpt2_pipeline_t *self, const gpt2_batch_t *batch, dou
     return 0;
 }
 
-void gpt2_pipeline_bubble(const gpt2_pipeline_t *self, double *waited, double *total)
+void gpt2_pipeline_waits(const gpt2_pipeline_t *self, gpt2_waits_t *waits)
 {
-    *waited = self->waited;
-    *total = self->total;
+    *waits = (gpt2_waits_t){.bubble = self->waited, .sums = self->summed, .total = self->total};
 }
 
 gpt2_stage_sums_t *gpt2_pipeline_sums(const gpt2_pipeline_t *self)
@@ -405,10 +418,16 @@ void gpt2_pipeline_describe(const gpt2_pipeline_t *self, char *text, size_t room
     const gpt2_stages_t *stages = &self->mesh->stages;
     size_t used;
 
-    (void)snprintf(text, room, "%d cop%s of %d stage%s, %s, blocks ",
-                   self->mesh->size[GPT2_AXIS_DATA],
+    (void)snprintf(text, room, "%d cop%s of %d stage%s, ", self->mesh->size[GPT2_AXIS_DATA],
                    self->mesh->size[GPT2_AXIS_DATA] == 1 ? "y" : "ies", self->stages,
-                   self->stages == 1 ? "" : "s",
+                   self->stages == 1 ? "" : "s");
+    used = strlen(text);
+    if (self->tensor != NULL) {
+        (void)snprintf(text + used, room - used, "each of %d ranks, ",
+                       self->mesh->size[GPT2_AXIS_TENSOR]);
+    }
+    used = strlen(text);
+    (void)snprintf(text + used, room - used, "%s, blocks ",
                    self->mesh->schedule == GPT2_SCHEDULE_GPIPE ? "gpipe" : "1f1b");
     for (int k = 0; k < self->stages; k++) {
         used = strlen(text);

@@ -29,7 +29,7 @@ int gpt2_pipeline_passes(gpt2_pipeline_t *self, const gpt2_batch_t *batches, flo
                          const gpt2_hooks_t *hooks, gpt2_error_t *error);
 int gpt2_pipeline_evaluate(gpt2_pipeline_t *self, const gpt2_batch_t *batch, double *loss_sum,
                            gpt2_error_t *error);
-void gpt2_pipeline_bubble(const gpt2_pipeline_t *self, double *waited, double *total);
+void gpt2_pipeline_waits(const gpt2_pipeline_t *self, gpt2_waits_t *waits);
 void gpt2_pipeline_describe(const gpt2_pipeline_t *self, char *text, size_t room);
 
 #endif

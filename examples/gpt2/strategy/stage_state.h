@@ -1,9 +1,9 @@
 /*
- * stage_state.h - the state of all stages brought together on rank 0, group by group, and handed
- * out from there: for checkpoints, samples, exports, and comparisons.
+ * stage_state.h - the state of all stages and slices brought together on rank 0, group by group,
+ * and handed out from there: for checkpoints, samples, exports, and comparisons.
  *
  * pipeline.c owns one; strategy_coordinator.c calls it, on the main thread. mesh.h says which stage
- * has a group, and which rank counts it.
+ * has a group, and which rank counts a tensor.
  */
 #ifndef GPT2_STAGE_STATE_H
 #define GPT2_STAGE_STATE_H
@@ -12,10 +12,11 @@
 
 typedef struct gpt2_stage_state gpt2_stage_state_t;
 
-/* pipe: the stages of one copy of the model, in order. All are borrowed until destroy; destroy does
- * not use the replica. */
+/* pipe: the stages of one copy of the model, in order. parts: the places along the tensor axis that
+ * have this stage, in order; NULL: one. All are borrowed until destroy; destroy does not use the
+ * replica. */
 int gpt2_stage_state_create(gpt2_dp_t *dp, gpt2_replica_t *replica, dp_group_t *pipe,
-                            gpt2_stage_state_t **out, gpt2_error_t *error);
+                            dp_group_t *parts, gpt2_stage_state_t **out, gpt2_error_t *error);
 void gpt2_stage_state_destroy(gpt2_stage_state_t *self);
 
 /* Entries of gpt2_strategy_ops_t. */

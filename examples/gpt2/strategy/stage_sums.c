@@ -4,7 +4,8 @@
  *
  * Gradients are summed, never averaged: the loss is weighted by 1 / tokens of the global batch. The
  * tensors that the first and the last stage both have are summed over these two first, then along
- * the data axis like all others.
+ * the data axis like all others. Along the tensor axis there is nothing to sum: places have either
+ * their own slices' gradients, or the same ones of whole tensors.
  */
 #include "examples/gpt2/strategy/stage_sums.h"
 
@@ -32,13 +33,19 @@ static int create_groups(gpt2_stage_sums_t *self, gpt2_error_t *error)
     const int stage = self->mesh->at[GPT2_AXIS_PIPELINE];
     const int stages = self->mesh->size[GPT2_AXIS_PIPELINE];
     const int is_end = stage == 0 || stage + 1 == stages;
+    const int part = self->mesh->at[GPT2_AXIS_TENSOR];
+    const int parts = self->mesh->size[GPT2_AXIS_TENSOR];
     dp_group_options_t agreed = DP_GROUP_OPTIONS_INIT;
     dp_group_t *world = dp_world(self->dp->context);
-    dp_status_t status = dp_group_split(world, "data", stage, copy, NULL, &self->data);
+    dp_status_t status;
 
     agreed.order = DP_ORDER_NEGOTIATED; /* the ends come to it at different times */
+    /* An ordered world, the pipeline and the tensor axis have all lanes of ordered groups. */
+    status = dp_group_split(world, "data", stage * parts + part, copy, parts > 1 ? &agreed : NULL,
+                            &self->data);
     if (status == DP_OK && stages > 1) {
-        status = dp_group_split(world, "ends", is_end ? copy : -1, stage, &agreed, &self->ends);
+        status = dp_group_split(world, "ends", is_end ? copy * parts + part : -1, stage, &agreed,
+                                &self->ends);
     }
     return status == DP_OK ? 0 : gpt2_dp_failed(self->dp, "the groups of a mesh", status, error);
 }
@@ -102,9 +109,10 @@ static int start_sum(gpt2_stage_sums_t *self, dp_group_t *group, size_t index, d
  */
 static int is_tied(const gpt2_stage_sums_t *self, size_t index)
 {
-    const size_t group = self->replica->layout->tensors[index].group;
+    const gpt2_tensor_t *tensor = &self->replica->layout->tensors[index];
 
-    return group == GPT2_GROUP_WTE || gpt2_mesh_sums(self->mesh, group, GPT2_AXIS_PIPELINE);
+    return tensor->group == GPT2_GROUP_WTE ||
+           gpt2_mesh_sums(self->mesh, tensor, GPT2_AXIS_PIPELINE);
 }
 
 int gpt2_stage_sums_ready(gpt2_stage_sums_t *self, size_t first, size_t count, gpt2_error_t *error)
@@ -131,8 +139,7 @@ static int sum_tied(gpt2_stage_sums_t *self, gpt2_error_t *error)
             tied[count++] = i;
     }
     for (size_t i = 0; i < count && code == 0; i++) {
-        if (!gpt2_mesh_sums(self->mesh, layout->tensors[tied[i]].group, GPT2_AXIS_PIPELINE))
-            continue;
+        if (!gpt2_mesh_sums(self->mesh, &layout->tensors[tied[i]], GPT2_AXIS_PIPELINE)) continue;
         code = start_sum(self, self->ends, tied[i], &handles[i], error);
     }
     for (size_t i = 0; i < count && code == 0; i++) {
@@ -160,7 +167,7 @@ int gpt2_stage_sums_sync(gpt2_stage_sums_t *self, gpt2_sync_t *out, gpt2_error_t
         status = dp_wait(handle, -1.0, &result);
         if (status != DP_OK)
             return gpt2_dp_failed(self->dp, layout->tensors[i].name, status, error);
-        if (!gpt2_mesh_counts(self->mesh, layout->tensors[i].group)) continue;
+        if (!gpt2_mesh_counts(self->mesh, &layout->tensors[i])) continue;
         self->squares[i] = result.sum_squares;
         self->squares[layout->count] += (double)result.nonfinite;
     }

@@ -59,6 +59,13 @@ typedef struct gpt2_traffic {
     uint64_t wire_bytes;  /* sent to other machines */
 } gpt2_traffic_t;
 
+/* Where a rank's time in passes() went, in seconds. */
+typedef struct gpt2_waits {
+    double bubble; /* waiting for other stages */
+    double sums;   /* waiting for sums over the tensor axis */
+    double total;
+} gpt2_waits_t;
+
 typedef struct gpt2_strategy_ops {
     const char *name;
     int takes_rows;   /* 1: a replica's rows may lie apart */
@@ -94,21 +101,21 @@ typedef struct gpt2_strategy_ops {
     /* self->scale was set to that of a checkpoint. NULL: nothing else has to know. */
     int (*set_scale)(gpt2_strategy_t *self, gpt2_error_t *error);
 
-    /* Where the run is a pipeline. passes(): the passes of a step over batches [mesh.micros], in
-     * the order of the schedule; weight and hooks as in the replica's train(). evaluate(): one pass
-     * forward; *loss_sum is 0 but on the last stage. bubble(): seconds that this rank has waited
-     * for other stages in passes(), and all seconds in there. */
+    /* Where copies of the model are divided into stages and slices. passes(): the passes of a step
+     * over batches [mesh.micros], in the order of the schedule; weight and hooks as in the
+     * replica's train(). evaluate(): one pass forward; *loss_sum is 0 but on the last stage, on the
+     * first place of its tensor axis. */
     int (*passes)(gpt2_strategy_t *self, const gpt2_batch_t *batches, float weight,
                   const gpt2_hooks_t *hooks, gpt2_error_t *error);
     int (*evaluate)(gpt2_strategy_t *self, const gpt2_batch_t *batch, double *loss_sum,
                     gpt2_error_t *error);
-    void (*bubble)(gpt2_strategy_t *self, double *waited, double *total);
+    void (*waits)(gpt2_strategy_t *self, gpt2_waits_t *waits);
 
     /* After an update: sends the weights from the rank that updated to all others. NULL: every
      * rank updates its own, and there is nothing to send. */
     int (*publish)(gpt2_strategy_t *self, gpt2_error_t *error);
 
-    /* Where it shards, or the run is a pipeline; collective. */
+    /* Where it shards, or copies are divided; collective. */
     /* *data [the group's count] = all of a group, on rank 0; elsewhere it is left alone. Good until
      * the next call for this arena, or end_collect(). */
     int (*collect)(gpt2_strategy_t *self, gpt2_arena_t arena, size_t group, const float **data,

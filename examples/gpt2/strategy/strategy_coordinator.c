@@ -23,7 +23,7 @@ typedef struct coordinator {
     dp_gradients_t *gradients;
     gpt2_compress_t *compress; /* they travel compressed */
     gpt2_sharding_t *sharding; /* ranks share the state out */
-    gpt2_pipeline_t *pipeline; /* ranks are stages */
+    gpt2_pipeline_t *pipeline; /* ranks are stages, or have slices */
     gpt2_replica_t *replica;   /* borrowed, from attach */
     gpt2_strategy_settings_t settings;
     dp_handle_t *rows; /* in flight; NULL: they are not */
@@ -297,9 +297,9 @@ static int coordinator_evaluate(gpt2_strategy_t *base, const gpt2_batch_t *batch
     return gpt2_pipeline_evaluate(((coordinator_t *)base)->pipeline, batch, loss_sum, error);
 }
 
-static void coordinator_bubble(gpt2_strategy_t *base, double *waited, double *total)
+static void coordinator_waits(gpt2_strategy_t *base, gpt2_waits_t *waits)
 {
-    gpt2_pipeline_bubble(((coordinator_t *)base)->pipeline, waited, total);
+    gpt2_pipeline_waits(((coordinator_t *)base)->pipeline, waits);
 }
 
 static int coordinator_collect(gpt2_strategy_t *base, gpt2_arena_t arena, size_t group,
@@ -361,7 +361,7 @@ static int coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *e
         .ready = coordinator_ready, .sync = coordinator_sync, .collect = coordinator_collect,      \
         .end_collect = coordinator_end_collect, .distribute = coordinator_distribute,              \
         .passes = coordinator_passes, .evaluate = coordinator_evaluate,                            \
-        .bubble = coordinator_bubble, .hash = coordinator_hash, .compare = coordinator_compare,    \
+        .waits = coordinator_waits, .hash = coordinator_hash, .compare = coordinator_compare,      \
         .extra = coordinator_extra, .move_extra = coordinator_move_extra,                          \
         .move_scale = coordinator_move_scale, .set_scale = coordinator_set_scale,                  \
         .sum = gpt2_dp_sum, .equal = gpt2_dp_equal, .broadcast = gpt2_dp_broadcast,                \

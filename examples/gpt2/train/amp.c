@@ -16,8 +16,9 @@ int gpt2_amp_choose(gpt2_trainer_t *self, const char *device, gpt2_replica_optio
     options->precision = gpt2_precision_name(plan->precision);
     options->level = plan->level;
     if (strcmp(device, "cpu") != 0) return 0;
-    options->model.gemm =
-        gpt2_gemm_choose_precise(plan->precision, flags->gemm, options->model.kernels);
+    options->model.pieces = gpt2_options_pieces(flags);
+    options->model.gemm = gpt2_gemm_choose_precise(
+        plan->precision, options->model.pieces > 0 ? "own" : flags->gemm, options->model.kernels);
     if (options->model.gemm != NULL) return 0;
     return gpt2_fail(error, "--gemm %s: not in this build, or not for this processor", flags->gemm);
 }

@@ -6,6 +6,7 @@
 #include "examples/gpt2/train/options.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/base/nearest.h"
@@ -54,7 +55,8 @@ static const gpt2_flag_t ROWS[] = {
     {"--lamb-exclude", "NAME", TEXT, AT(lamb_exclude), 0, 0, "1d", "lamb: what has neither decay nor a rate of its own: 1d, none [1d]"},
     {NULL, "Ranks and threads", TEXT, 0, 0, 0, NULL, NULL},
     {"--strategy", "NAME", TEXT, AT(strategy), 0, 0, NULL, "coordinator (libdp); dps: its launches in program order; sps: one parameter server; single: this process alone"},
-    {"--dp", "N", WHOLE, AT(dp), 1, 1048576, NULL, "copies of the model, each with a part of the batch [ranks / --pp]"},
+    {"--dp", "N", WHOLE, AT(dp), 1, 1048576, NULL, "copies of the model, each with a part of the batch [ranks / --tp / --pp]"},
+    {"--tp", "N", WHOLE, AT(tp), 1, 1024, NULL, "ranks that divide heads, MLP and vocabulary of a copy among them [1]"},
     {"--pp", "N", WHOLE, AT(pp), 1, 256, NULL, "stages of a pipeline; its micro-batches are --accumulate's [ranks / --dp]"},
     {"--stages", "N,N,...", TEXT, AT(stages), 0, 0, NULL, "blocks of each stage [cut by cost]"},
     {"--schedule", "NAME", TEXT, AT(schedule), 0, 0, "1f1b", "of a pipeline: 1f1b; gpipe: all forwards, then all backwards [1f1b]"},
@@ -77,7 +79,7 @@ static const gpt2_flag_t ROWS[] = {
     {"--head-early", "NAME", TEXT, AT(head_early), 0, 0, "auto", "cuda: sends the head's gradient ahead: yes, no; auto: where there are ranks [auto]"},
     {"--tuned", "DIR", TEXT, AT(tuned), 0, 0, NULL, "cuda: keeps the quickest matrix products there [DIR of --out]"},
     {"--threads", "N", WHOLE, AT(threads), 1, 1024, "1", "threads of this rank, cpu [1]"},
-    {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own, dnnl, dnnl-bf16 [auto]"},
+    {"--gemm", "NAME", TEXT, AT(gemm), 0, 0, "auto", "matrix products: auto, blas, own, dnnl, dnnl-bf16; split:N: own, with the sums of --tp N [auto]"},
     {"--check", "N", WHOLE, AT(check), 0, BIG, "10", "every N steps compare the replicas' weights, 0: never [10]"},
     {NULL, "Output", TEXT, 0, 0, 0, NULL, NULL},
     {"--out", "DIR", TEXT, AT(out), 0, 0, NULL, "keeps checkpoint/ and log.csv there, of one run [none are kept]"},
@@ -257,9 +259,34 @@ static int check_compress(const gpt2_options_t *options, gpt2_error_t *error)
     return 0;
 }
 
-/* What a pipeline cannot be combined with yet. */
+#define SPLIT "split:"
+
+int gpt2_options_pieces(const gpt2_options_t *options)
+{
+    if (strncmp(options->gemm, SPLIT, strlen(SPLIT)) != 0) return 0;
+    return (int)strtol(options->gemm + strlen(SPLIT), NULL, 10);
+}
+
+static int check_gemm(const gpt2_options_t *options, gpt2_error_t *error)
+{
+    static const char *const gemms[] = {"auto", "blas", "own", "dnnl", "dnnl-bf16", "split:2"};
+    char *end;
+    long pieces;
+
+    if (strncmp(options->gemm, SPLIT, strlen(SPLIT)) != 0)
+        return check_word("--gemm", options->gemm, gemms, 6, error);
+    pieces = strtol(options->gemm + strlen(SPLIT), &end, 10);
+    if (pieces >= 2 && pieces <= 1024 && *end == '\0') {
+        if (strcmp(options->device, "cuda") != 0) return 0;
+        return gpt2_fail(error, "--gemm %s needs --device cpu, this is cuda", options->gemm);
+    }
+    return gpt2_fail(error, "--gemm %s: not a number of pieces from 2 to 1024", options->gemm);
+}
+
+/* What copies that are divided cannot be combined with yet. */
 static int check_staged(const gpt2_options_t *options, gpt2_error_t *error)
 {
+    const char *flag = options->tp > 0 && options->pp <= 0 ? "--tp" : "--pp";
     const gpt2_strategy_ops_t *strategy = gpt2_strategy_find(options->strategy, error);
     gpt2_precision_plan_t precision;
     const char *with = NULL;
@@ -267,7 +294,7 @@ static int check_staged(const gpt2_options_t *options, gpt2_error_t *error)
     if (strategy == NULL || gpt2_options_precision(options, "cpu", &precision, error) != 0)
         return -1;
     if (!strategy->can_stage) {
-        return gpt2_fail(error, "--pp needs --strategy coordinator or dps, this is %s",
+        return gpt2_fail(error, "%s needs --strategy coordinator or dps, this is %s", flag,
                          strategy->name);
     }
     if (strcmp(options->shard, "none") != 0) with = "--shard";
@@ -277,17 +304,26 @@ static int check_staged(const gpt2_options_t *options, gpt2_error_t *error)
     if (precision.scale.initial > 0.0) with = "a loss scale";
     if (strcmp(options->device, "cuda") == 0) with = "--device cuda";
     if (with == NULL) return 0;
-    return gpt2_fail(error, "--pp does not go with %s yet", with);
+    return gpt2_fail(error, "%s does not go with %s yet", flag, with);
 }
 
 int gpt2_options_mesh(const gpt2_options_t *options, const gpt2_shape_t *shape, int world, int rank,
                       gpt2_mesh_t *mesh, gpt2_error_t *error)
 {
     static const char *const schedules[] = {"1f1b", "gpipe"};
+    const int given[GPT2_AXES] = {
+        [GPT2_AXIS_TENSOR] = options->tp > 0 ? (int)options->tp : 0,
+        [GPT2_AXIS_DATA] = options->dp > 0 ? (int)options->dp : 0,
+        [GPT2_AXIS_PIPELINE] = options->pp > 0 ? (int)options->pp : 0,
+    };
+    const int pieces = gpt2_options_pieces(options);
 
     if (check_word("--schedule", options->schedule, schedules, 2, error) != 0) return -1;
-    if (gpt2_mesh_make((int)options->dp, (int)options->pp, world, rank, mesh, error) != 0)
-        return -1;
+    if (gpt2_mesh_make(given, world, rank, mesh, error) != 0) return -1;
+    if (gpt2_parts_check(shape, "--tp ", mesh->size[GPT2_AXIS_TENSOR], error) != 0) return -1;
+    if (gpt2_parts_check(shape, "--gemm " SPLIT, pieces, error) != 0) return -1;
+    if (pieces > 0 && mesh->size[GPT2_AXIS_TENSOR] > 1)
+        return gpt2_fail(error, "--gemm %s takes the place of --tp", options->gemm);
     mesh->micros = (int)options->accumulate;
     mesh->schedule =
         strcmp(options->schedule, "gpipe") == 0 ? GPT2_SCHEDULE_GPIPE : GPT2_SCHEDULE_1F1B;
@@ -371,7 +407,6 @@ int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *sh
                           gpt2_error_t *error)
 {
     static const char *const wires[] = {"default", "none", "fp16", "bf16"};
-    static const char *const gemms[] = {"auto", "blas", "own", "dnnl", "dnnl-bf16"};
     static const char *const exports[] = {"bf16", "fp32"};
     static const char *const recomputes[] = {"none", "gelu", "gelu+norm"};
     static const char *const earlies[] = {"auto", "yes", "no"};
@@ -380,7 +415,7 @@ int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *sh
     if (options->seed < 0) options->seed_is_default = 1;
     if (options->seed < 0) options->seed = 1;
     if (check_word("--wire", options->wire, wires, 4, error) != 0) return -1;
-    if (check_word("--gemm", options->gemm, gemms, 5, error) != 0) return -1;
+    if (check_gemm(options, error) != 0) return -1;
     if (check_word("--export-type", options->export_type, exports, 2, error) != 0) return -1;
     if (check_word("--recompute", options->recompute, recomputes, 3, error) != 0) return -1;
     if (check_word("--head-early", options->head_early, earlies, 3, error) != 0) return -1;

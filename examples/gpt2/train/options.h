@@ -59,6 +59,7 @@ typedef struct gpt2_options {
     char *tuned;
     char *strategy;
     int64_t dp; /* places along the axes of the mesh; negative: not given */
+    int64_t tp;
     int64_t pp;
     char *stages;
     char *schedule;
@@ -109,10 +110,13 @@ int gpt2_options_parse(int argc, char **argv, gpt2_options_t *options, gpt2_erro
 int gpt2_options_complete(gpt2_options_t *options, int is_text, gpt2_shape_t *shape,
                           gpt2_error_t *error);
 
-/* The mesh of completed options, for a rank of `world`. Refuses what a pipeline cannot be combined
+/* The mesh of completed options, for a rank of `world`. Refuses what its axes cannot be combined
  * with. */
 int gpt2_options_mesh(const gpt2_options_t *options, const gpt2_shape_t *shape, int world, int rank,
                       gpt2_mesh_t *mesh, gpt2_error_t *error);
+
+/* The pieces of --gemm split:N; 0: products are not split. */
+int gpt2_options_pieces(const gpt2_options_t *options);
 
 /* The sharding that --shard asks for, once the options are complete. */
 gpt2_shard_t gpt2_options_shard(const gpt2_options_t *options);

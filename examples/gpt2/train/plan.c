@@ -97,6 +97,7 @@ static void plan_wire(const gpt2_plan_input_t *input, const floats_t *floats, gp
     plan->sent_gradients = 0.0;
     plan->sent_weights = 0.0;
     plan->sent_streams = 0.0;
+    plan->sent_sums = 0.0;
     if (input->is_single || input->ranks == 1) return;
     if (input->is_server) {
         /* libdp reduces between nodes by a reduce-scatter whose rows then travel to the root, so
@@ -214,7 +215,8 @@ static double mib(size_t bytes)
 void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                      const gpt2_layout_t *layout, int ranks, FILE *out)
 {
-    const double sent = plan->sent_gradients + plan->sent_weights + plan->sent_streams;
+    const double sent =
+        plan->sent_gradients + plan->sent_weights + plan->sent_streams + plan->sent_sums;
 
     (void)fprintf(out,
                   "plan    %.1fM parameters, %d rank%s, %d sequence%s of %lld tokens per pass\n",
@@ -232,5 +234,7 @@ void gpt2_plan_print(const gpt2_plan_t *plan, const gpt2_options_t *options,
                   sent / 1e6, plan->sent_gradients / 1e6, plan->sent_weights / 1e6);
     if (plan->sent_streams > 0.0)
         (void)fprintf(out, ", between stages %.1f", plan->sent_streams / 1e6);
+    if (plan->sent_sums > 0.0)
+        (void)fprintf(out, ", along the tensor axis %.1f", plan->sent_sums / 1e6);
     (void)fprintf(out, "\n");
 }

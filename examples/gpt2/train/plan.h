@@ -50,6 +50,7 @@ typedef struct gpt2_plan {
     double sent_gradients;
     double sent_weights;
     double sent_streams; /* between the stages of a pipeline, forward and backward */
+    double sent_sums;    /* along the tensor axis */
 } gpt2_plan_t;
 
 /* Works the plan out. */

@@ -8,13 +8,25 @@
 
 #include "examples/gpt2/model/activations.h"
 
-/* The mesh of these options as the rank sees it that is stage `stage` of the first copy. */
+/* The mesh of these options as a rank of the first copy sees it that is in stage `stage`: the last
+ * one along the tensor axis, whose slices are not smaller than those of others. */
 static int mesh_of(const gpt2_options_t *options, const gpt2_shape_t *shape, int ranks, int stage,
                    gpt2_mesh_t *mesh, gpt2_error_t *error)
 {
     if (gpt2_options_mesh(options, shape, ranks, 0, mesh, error) != 0) return -1;
     mesh->at[GPT2_AXIS_PIPELINE] = stage;
+    mesh->at[GPT2_AXIS_TENSOR] = mesh->size[GPT2_AXIS_TENSOR] - 1;
     return 0;
+}
+
+/* Bytes that a rank sends for the sums of a pass and its backward: two in each direction for a
+ * block, one for the lookups, one for the head, and three numbers a row for the loss. */
+static double sum_bytes(const gpt2_stage_t *stage, double stream, int width)
+{
+    const double sums = 4.0 * (stage->last - stage->first) + stage->has_embedding +
+                        stage->has_head * (1.0 + 3.0 / width);
+
+    return sums * stream * 2.0 * (stage->parts - 1) / stage->parts;
 }
 
 /* Bytes of a micro-batch between two stages. */
@@ -41,20 +53,29 @@ static int plan_stage(const gpt2_options_t *options, const gpt2_layout_t *layout
                                   .training = 1};
     const char *wire = options->wire;
     const double width = strcmp(wire, "fp16") == 0 || strcmp(wire, "bf16") == 0 ? 0.5 : 1.0;
+    gpt2_layout_t *slice;
     double summed = 0.0;
 
     memset(plan, 0, sizeof(*plan));
-    for (size_t i = 0; i < layout->group_count; i++) {
-        const size_t bytes = layout->groups[i].count * sizeof(float);
+    if (gpt2_layout_create(&layout->shape, &slice, error) != 0) return -1;
+    if (gpt2_layout_slice(slice, model.stage.parts, model.stage.part, error) != 0) {
+        gpt2_layout_destroy(slice);
+        return -1;
+    }
+    for (size_t i = 0; i < slice->count; i++) {
+        const double bytes = (double)slice->tensors[i].count * sizeof(float);
 
-        if (!gpt2_mesh_holds(mesh, i)) continue;
-        plan->weights += bytes;
-        if (gpt2_mesh_sums(mesh, i, GPT2_AXIS_PIPELINE)) summed += (double)bytes;
-        summed += 2.0 * (double)bytes * (copies - 1) / copies;
+        if (!gpt2_mesh_holds(mesh, slice->tensors[i].group)) continue;
+        if (gpt2_mesh_sums(mesh, &slice->tensors[i], GPT2_AXIS_PIPELINE)) summed += bytes;
+        summed += 2.0 * bytes * (copies - 1) / copies;
+    }
+    for (size_t i = 0; i < slice->group_count; i++) {
+        if (gpt2_mesh_holds(mesh, i)) plan->weights += slice->groups[i].count * sizeof(float);
     }
     plan->gradients = plan->weights;
     plan->moments = 2 * plan->weights;
-    if (mesh->stages.count == 1) plan->gradients += layout->groups[GPT2_GROUP_WTE].count * 4;
+    if (mesh->stages.count == 1) plan->gradients += slice->groups[GPT2_GROUP_WTE].count * 4;
+    gpt2_layout_destroy(slice);
     if (gpt2_activations_create(&model, NULL, &plan->activations, error) != 0) return -1;
     if (stage > 0) plan->activations += (size_t)((model.stage.slots + 1) * stream);
     if (neighbours > 0)
@@ -64,6 +85,7 @@ static int plan_stage(const gpt2_options_t *options, const gpt2_layout_t *layout
         plan->weights + plan->gradients + plan->moments + plan->activations + plan->library;
     plan->sent_gradients = summed * width;
     plan->sent_streams = neighbours * mesh->micros * stream;
+    plan->sent_sums = mesh->micros * sum_bytes(&model.stage, stream, layout->shape.width);
     return 0;
 }
 
@@ -112,7 +134,7 @@ int gpt2_plan_print_stages(const gpt2_options_t *options, const gpt2_layout_t *l
     gpt2_plan_t plan;
 
     if (mesh_of(options, &layout->shape, place->ranks, 0, &mesh, error) != 0) return -1;
-    if (!mesh.is_staged) return 0;
+    if (mesh.stages.count == 1) return 0;
     for (int stage = 0; stage < mesh.stages.count; stage++) {
         mesh.at[GPT2_AXIS_PIPELINE] = stage;
         if (plan_stage(options, layout, &mesh, place, &plan, error) != 0) return -1;

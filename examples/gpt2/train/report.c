@@ -344,7 +344,8 @@ static void print_files(const gpt2_report_t *self)
     (void)printf("\n");
 }
 
-int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_error_t *error)
+int gpt2_report_end(gpt2_report_t *self, double validation, const gpt2_waits_t *waits,
+                    gpt2_error_t *error)
 {
     const gpt2_trainer_t *trainer;
     const gpt2_mesh_t *mesh;
@@ -371,8 +372,12 @@ int gpt2_report_end(gpt2_report_t *self, double validation, double bubble, gpt2_
     if (mesh->is_staged && mesh->stages.count > 1) {
         (void)printf("bubble  %.1f %% of the stages' time without a pass, %.1f %% by (K - 1) / "
                      "(M + K - 1) where they cost alike\n",
-                     100.0 * bubble,
+                     100.0 * waits->bubble,
                      100.0 * gpt2_schedule_bubble(mesh->stages.count, mesh->micros));
+    }
+    if (mesh->size[GPT2_AXIS_TENSOR] > 1) {
+        (void)printf("tensor  %.1f %% of the ranks' time waiting for sums over --tp %d\n",
+                     100.0 * waits->sums, mesh->size[GPT2_AXIS_TENSOR]);
     }
     print_files(self);
     (void)fflush(stdout);

@@ -31,8 +31,9 @@ void gpt2_report_saved(gpt2_report_t *report);
 /* Continues the prompt of --sample with the model's weights and prints it. */
 int gpt2_report_sample(gpt2_report_t *report, const gpt2_model_t *model, gpt2_error_t *error);
 
-/* The last block: what was learned, where time went, where files lie. bubble: of
- * gpt2_trainer_bubble(). Fails where rows of the log were lost. */
-int gpt2_report_end(gpt2_report_t *report, double validation, double bubble, gpt2_error_t *error);
+/* The last block: what was learned, where time went, where files lie. waits: of
+ * gpt2_trainer_waits(). Fails where rows of the log were lost. */
+int gpt2_report_end(gpt2_report_t *report, double validation, const gpt2_waits_t *waits,
+                    gpt2_error_t *error);
 
 #endif

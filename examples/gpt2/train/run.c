@@ -191,11 +191,11 @@ static int use_weights(gpt2_trainer_t *trainer, gpt2_report_t *report, gpt2_erro
 static int finish_run(gpt2_trainer_t *trainer, gpt2_report_t *report, double validation,
                       gpt2_error_t *error)
 {
-    double bubble;
+    gpt2_waits_t waits;
 
     if (use_weights(trainer, report, error) != 0) return -1;
-    if (gpt2_trainer_bubble(trainer, &bubble, error) != 0) return -1;
-    return gpt2_report_end(report, validation, bubble, error);
+    if (gpt2_trainer_waits(trainer, &waits, error) != 0) return -1;
+    return gpt2_report_end(report, validation, &waits, error);
 }
 
 /* Lines of text (NULL: none), each a warning. */

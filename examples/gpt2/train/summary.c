@@ -171,6 +171,7 @@ static void put_plan(FILE *file, const gpt2_plan_t *plan)
     put_real(file, "sent_gradients", plan->sent_gradients);
     put_real(file, "sent_weights", plan->sent_weights);
     put_real(file, "sent_streams", plan->sent_streams);
+    put_real(file, "sent_sums", plan->sent_sums);
     (void)fprintf(file, "\"total\": %zu}", plan->total);
 }
 

@@ -105,13 +105,15 @@ static int read_micro(gpt2_trainer_t *self, int micro, uint64_t first, uint64_t 
                            (int32_t *)(uintptr_t)batch->targets, error) != 0) {
         return -1;
     }
-    /* Every stage of a pipeline has the same sequences. */
-    if (self->strategy->mesh.at[GPT2_AXIS_PIPELINE] == 0)
+    /* All ranks of a copy have the same sequences. */
+    if (self->strategy->mesh.at[GPT2_AXIS_PIPELINE] == 0 &&
+        self->strategy->mesh.at[GPT2_AXIS_TENSOR] == 0)
         self->samples += gpt2_sequences_hash(batch->inputs, seq, first, batch->count);
     return 0;
 }
 
-/* All passes of a step of a pipeline. The loss and its tokens are known on the last stage. */
+/* All passes of a step of a copy that is divided. The loss and its tokens are known where the head
+ * is. */
 static int staged_passes(gpt2_trainer_t *self, gpt2_step_t *step, float weight, uint64_t first,
                          uint64_t last, gpt2_error_t *error)
 {
@@ -120,7 +122,7 @@ static int staged_passes(gpt2_trainer_t *self, gpt2_step_t *step, float weight, 
 
     for (int micro = 0; micro < mesh->micros; micro++) {
         if (read_micro(self, micro, first, last, &self->batches[micro], error) != 0) return -1;
-        if (mesh->at[GPT2_AXIS_PIPELINE] + 1 == mesh->size[GPT2_AXIS_PIPELINE])
+        if (gpt2_mesh_has_loss(mesh))
             step->tokens += (double)self->batches[micro].count * self->batches[micro].length;
     }
     return self->strategy->ops->passes(self->strategy, self->batches, weight, &hooks, error);

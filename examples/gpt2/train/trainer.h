@@ -81,9 +81,10 @@ int gpt2_trainer_mean(gpt2_trainer_t *trainer, gpt2_step_t *step, double *loss,
 /* Mean loss over --eval-batches of validation. Collective. */
 int gpt2_trainer_validate(gpt2_trainer_t *trainer, double *loss, gpt2_error_t *error);
 
-/* The part of their time in which stages of a pipeline ran no pass, from the beginning of a step to
- * the end of its last pass; 0 without a pipeline. Collective. */
-int gpt2_trainer_bubble(gpt2_trainer_t *trainer, double *part, gpt2_error_t *error);
+/* Of the time from the beginning of a step to the end of its last pass, the parts in which ranks
+ * ran no pass, and in which passes waited for sums over the tensor axis; 0 where copies of the
+ * model are not divided. Collective. */
+int gpt2_trainer_waits(gpt2_trainer_t *trainer, gpt2_waits_t *parts, gpt2_error_t *error);
 
 /* Of the weights' bits. Collective. */
 int gpt2_trainer_hash(gpt2_trainer_t *trainer, uint64_t *hash, gpt2_error_t *error);

@@ -101,7 +101,7 @@ static int choose_lookups(const gpt2_trainer_t *self, const char *device, size_t
                      strategy->ops->name);
 }
 
-/* Every micro-batch of a pipeline's step has memory of its own, `tokens` each. */
+/* Every micro-batch of a divided copy's step has memory of its own, `tokens` each. */
 static int make_batches(gpt2_trainer_t *self, size_t tokens, gpt2_error_t *error)
 {
     const size_t micros = (size_t)self->strategy->mesh.micros;
@@ -154,7 +154,7 @@ static int make_replica(gpt2_trainer_t *self, const gpt2_shape_t *shape, gpt2_er
         return -1;
     }
     if (strategy->mesh.is_staged && strcmp(device->name, "cpu") != 0)
-        return gpt2_fail(error, "--pp needs --device cpu, this is %s", device->name);
+        return gpt2_fail(error, "--tp and --pp need --device cpu, this is %s", device->name);
     if (create_replica(self, device, &replica_options, error) != 0) return -1;
     self->replica->is_follower = strategy->is_follower;
     if (strategy->mesh.is_staged) return make_batches(self, tokens, error);

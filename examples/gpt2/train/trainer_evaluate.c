@@ -33,7 +33,6 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
 {
     gpt2_strategy_t *strategy = self->strategy;
     const gpt2_mesh_t *mesh = &strategy->mesh;
-    const int is_last = mesh->at[GPT2_AXIS_PIPELINE] + 1 == mesh->size[GPT2_AXIS_PIPELINE];
     int seq = (int)self->options->seq;
     int room = self->replica->room;
     uint64_t total = (uint64_t)(self->options->eval_batches * self->options->batch);
@@ -64,7 +63,7 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
             return -1;
         }
         sums[0] += sum;
-        if (is_last) sums[1] += (double)batch.count * seq;
+        if (gpt2_mesh_has_loss(mesh)) sums[1] += (double)batch.count * seq;
         first += (uint64_t)batch.count;
     }
     strategy->ops->span_end(strategy, self->replica->stream);
@@ -73,26 +72,30 @@ int gpt2_trainer_validate(gpt2_trainer_t *self, double *loss, gpt2_error_t *erro
     return 0;
 }
 
-/* Stages begin a step together, so the longest time in passes() is how long all of them had. */
-int gpt2_trainer_bubble(gpt2_trainer_t *self, double *part, gpt2_error_t *error)
+/* Ranks begin a step together, so the longest time in passes() is how long all of them had. */
+int gpt2_trainer_waits(gpt2_trainer_t *self, gpt2_waits_t *parts, gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
     const size_t ranks = (size_t)strategy->size;
-    double *totals; /* [ranks], and behind them the seconds in which ranks were busy */
-    double longest = 0.0;
-    double waited;
+    double *totals; /* [ranks], and behind them the seconds of passes, and of waiting for sums */
+    gpt2_waits_t waits;
     int code;
 
-    *part = 0.0;
+    *parts = (gpt2_waits_t){0};
     if (!strategy->mesh.is_staged) return 0;
-    totals = calloc(ranks + 1, sizeof(*totals));
+    totals = calloc(ranks + 2, sizeof(*totals));
     if (totals == NULL) return gpt2_fail(error, "out of memory for %zu ranks' times", ranks);
-    strategy->ops->bubble(strategy, &waited, &totals[strategy->rank]);
-    totals[ranks] = totals[strategy->rank] - waited;
-    code = strategy->ops->sum(strategy, totals, ranks + 1, error);
+    strategy->ops->waits(strategy, &waits);
+    totals[strategy->rank] = waits.total;
+    totals[ranks] = waits.total - waits.bubble;
+    totals[ranks + 1] = waits.sums;
+    code = strategy->ops->sum(strategy, totals, ranks + 2, error);
     for (size_t i = 0; i < ranks; i++)
-        longest = totals[i] > longest ? totals[i] : longest;
-    if (longest > 0.0) *part = 1.0 - totals[ranks] / (longest * (double)ranks);
+        parts->total = totals[i] > parts->total ? totals[i] : parts->total;
+    if (parts->total > 0.0) {
+        parts->bubble = 1.0 - totals[ranks] / (parts->total * (double)ranks);
+        parts->sums = totals[ranks + 1] / (parts->total * (double)ranks);
+    }
     free(totals);
     return code;
 }

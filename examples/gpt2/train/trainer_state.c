@@ -166,7 +166,7 @@ static float *incoming_memory(const incoming_t *self, gpt2_arena_t arena, size_t
 static float *incoming_place(void *user, gpt2_arena_t arena, size_t index, gpt2_error_t *error)
 {
     const incoming_t *self = user;
-    const gpt2_tensor_t *tensor = &self->trainer->replica->layout->tensors[index];
+    const gpt2_tensor_t *tensor = &self->trainer->replica->layout->whole->tensors[index];
 
     (void)error;
     return incoming_memory(self, arena, tensor->group) + tensor->place;
@@ -176,7 +176,7 @@ static int incoming_placed(void *user, gpt2_arena_t arena, size_t index, gpt2_er
 {
     const incoming_t *self = user;
     gpt2_strategy_t *strategy = self->trainer->strategy;
-    const gpt2_layout_t *layout = self->trainer->replica->layout;
+    const gpt2_layout_t *layout = self->trainer->replica->layout->whole;
     const size_t group = layout->tensors[index].group;
     float *memory = incoming_memory(self, arena, group);
 
@@ -189,7 +189,7 @@ static int incoming_placed(void *user, gpt2_arena_t arena, size_t index, gpt2_er
 /* Rank 0 reads the checkpoint, every rank takes its parts. */
 static int resume_shards(gpt2_trainer_t *self, gpt2_error_t *error)
 {
-    const gpt2_layout_t *layout = self->replica->layout;
+    const gpt2_layout_t *layout = self->replica->layout->whole;
     incoming_t incoming = {.trainer = self};
     const gpt2_sink_t sink = {
         .user = &incoming, .place = incoming_place, .placed = incoming_placed};
@@ -230,7 +230,7 @@ static int create_whole(const gpt2_trainer_t *self, gpt2_model_t **model, gpt2_e
 static int init_shards(gpt2_trainer_t *self, gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
-    const gpt2_layout_t *layout = self->replica->layout;
+    const gpt2_layout_t *layout = self->replica->layout->whole;
     gpt2_model_t *model = NULL;
     int code = 0;
 
@@ -318,7 +318,7 @@ static const float *shard_tensor(void *user, gpt2_arena_t arena, size_t index, g
 {
     outgoing_t *self = user;
     gpt2_strategy_t *strategy = self->trainer->strategy;
-    const gpt2_tensor_t *tensor = &self->trainer->replica->layout->tensors[index];
+    const gpt2_tensor_t *tensor = &self->trainer->replica->layout->whole->tensors[index];
 
     if (self->group[arena] != tensor->group) {
         self->group[arena] = tensor->group;
@@ -354,9 +354,10 @@ static int save_outgoing(outgoing_t *outgoing, const gpt2_content_t *content, in
 
     if (gpt2_trainer_folder(self->options, folder, error) != 0) return -1;
     if (borrows && replica->ops->borrow(replica, 1, &outgoing->state, error) != 0) return -1;
-    code = self->strategy->rank == 0 ? gpt2_checkpoint_write(folder, replica->layout, content,
-                                                             &self->progress, is_saved, error)
-                                     : gpt2_content_walk(replica->layout, content, error);
+    code = self->strategy->rank == 0
+               ? gpt2_checkpoint_write(folder, replica->layout->whole, content, &self->progress,
+                                       is_saved, error)
+               : gpt2_content_walk(replica->layout->whole, content, error);
     if (self->is_divided) self->strategy->ops->end_collect(self->strategy);
     if (borrows && replica->ops->give_back(replica, 0, *is_saved ? error : NULL) != 0) return -1;
     return code;
@@ -394,7 +395,7 @@ int gpt2_trainer_save(gpt2_trainer_t *self, int *is_saved, gpt2_error_t *error)
 static int collect_whole(gpt2_trainer_t *self, gpt2_model_t **model, gpt2_error_t *error)
 {
     gpt2_strategy_t *strategy = self->strategy;
-    const gpt2_layout_t *layout = self->replica->layout;
+    const gpt2_layout_t *layout = self->replica->layout->whole;
     int code = 0;
 
     if (strategy->rank == 0) code = create_whole(self, model, error);
