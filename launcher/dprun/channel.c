@@ -33,6 +33,36 @@ void dp_message_init(dp_message_t *message, dp_message_type_t type, int rank)
     }
 }
 
+void dp_message_write(dp_writer_t *writer, const dp_message_t *message)
+{
+    dp_write_u8(writer, (uint8_t)message->type);
+    dp_write_u32(writer, (uint32_t)message->rank);
+    dp_write_u32(writer, (uint32_t)message->pid);
+    dp_write_u32(writer, (uint32_t)message->status);
+    dp_write_u64(writer, message->time_ns);
+    dp_write_u64(writer, message->peak_kib);
+    dp_write_text(writer, message->text);
+}
+
+static int is_of_rank(dp_message_type_t type)
+{
+    return type >= DP_MESSAGE_STARTED && type <= DP_MESSAGE_CONTINUED;
+}
+
+int dp_message_read(dp_reader_t *fields, dp_message_t *message)
+{
+    message->type = dp_read_u8(fields);
+    message->rank = (int)dp_read_u32(fields);
+    message->pid = (int)dp_read_u32(fields);
+    message->status = (int)dp_read_u32(fields);
+    message->time_ns = dp_read_u64(fields);
+    message->peak_kib = dp_read_u64(fields);
+    dp_read_text(fields, message->text, sizeof(message->text));
+    if (fields->failed || message->type < DP_MESSAGE_STARTED || message->type > DP_MESSAGE_BYE)
+        return -1;
+    return message->rank < 0 && is_of_rank(message->type) ? -1 : 0;
+}
+
 dp_status_t dp_channel_open(int fds[2], dp_error_t *error)
 {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
@@ -67,13 +97,7 @@ int dp_channel_send(int fd, const dp_message_t *message)
     int count = 0;
 
     dp_writer_init(&writer, data, sizeof(data));
-    dp_write_u8(&writer, (uint8_t)message->type);
-    dp_write_u32(&writer, (uint32_t)message->rank);
-    dp_write_u32(&writer, (uint32_t)message->pid);
-    dp_write_u32(&writer, (uint32_t)message->status);
-    dp_write_u64(&writer, message->time_ns);
-    dp_write_u64(&writer, message->peak_kib);
-    dp_write_text(&writer, message->text);
+    dp_message_write(&writer, message);
     DP_ASSERT(!writer.failed);
     part.iov_len = writer.bytes;
     while (count < DP_MESSAGE_FDS && message->fds[count] >= 0) {
@@ -122,16 +146,7 @@ int dp_channel_receive(int fd, dp_message_t *message)
     if (bytes <= 0) return -1;
     take_fds(&header, message);
     dp_reader_init(&reader, data, (size_t)bytes);
-    message->type = dp_read_u8(&reader);
-    message->rank = (int)dp_read_u32(&reader);
-    message->pid = (int)dp_read_u32(&reader);
-    message->status = (int)dp_read_u32(&reader);
-    message->time_ns = dp_read_u64(&reader);
-    message->peak_kib = dp_read_u64(&reader);
-    dp_read_text(&reader, message->text, sizeof(message->text));
-    if (!reader.failed && message->type >= DP_MESSAGE_STARTED && message->type <= DP_MESSAGE_BYE) {
-        return 1;
-    }
+    if (dp_message_read(&reader, message) == 0) return 1;
     for (int i = 0; i < DP_MESSAGE_FDS; i++) {
         if (message->fds[i] >= 0) close(message->fds[i]);
         message->fds[i] = -1;

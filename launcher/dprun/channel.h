@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/wire.h"
 
 typedef enum dp_message_type {
     /* agent -> dprun */
@@ -41,6 +42,12 @@ typedef struct dp_message {
 } dp_message_t;
 
 void dp_message_init(dp_message_t *message, dp_message_type_t type, int rank);
+
+/* A message without descriptors as bytes, which pass a channel, and a link to another node. */
+void dp_message_write(dp_writer_t *writer, const dp_message_t *message);
+/* Leaves the descriptors as they are. -1: malformed, or what happened to a rank without a rank.
+ * Which ranks there are the caller knows. */
+int dp_message_read(dp_reader_t *fields, dp_message_t *message);
 
 /* fds[0] is for the side with an event loop: non-blocking. fds[1], the agent's, waits. */
 dp_status_t dp_channel_open(int fds[2], dp_error_t *error);

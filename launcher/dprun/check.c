@@ -7,18 +7,13 @@
 #include "launcher/dprun/check.h"
 
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "launcher/dprun/cgroup.h"
@@ -100,26 +95,6 @@ static void check_ucx(check_t *check)
                  is_there ? version : "cannot be loaded");
 }
 
-static void check_interfaces(check_t *check)
-{
-    struct ifaddrs *all = NULL;
-    char names[256] = "";
-    size_t used = 0;
-
-    if (getifaddrs(&all) != 0) all = NULL;
-    for (struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
-        if (one->ifa_addr == NULL || one->ifa_addr->sa_family != AF_INET) continue;
-        if ((one->ifa_flags & IFF_UP) == 0 || used + strlen(one->ifa_name) + 2 > sizeof(names)) {
-            continue;
-        }
-        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used > 0 ? " " : "",
-                                 one->ifa_name);
-    }
-    if (all != NULL) freeifaddrs(all);
-    print_result(check, "tcp devices", used > 0, "bring an interface up: ip link set lo up", "%s",
-                 used > 0 ? names : "no interface with an IPv4 address is up");
-}
-
 static void check_rendezvous(check_t *check)
 {
     dp_kv_ticket_t ticket;
@@ -153,23 +128,12 @@ static void check_memfd(check_t *check)
     if (fd >= 0) close(fd);
 }
 
-static void check_unix_sockets(check_t *check)
+static void check_passing(check_t *check)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     dp_message_t message;
     int fds[2] = {-1, -1};
-    int named = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     int is_ok;
 
-    /* A leading NUL: no file is made. */
-    snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "dprun-check-%d", (int)getpid());
-    is_ok = named >= 0 && bind(named, (struct sockaddr *)&address,
-                               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-                                           strlen(address.sun_path + 1))) == 0;
-    print_result(check, "unix sockets", is_ok,
-                 "abstract sockets are Linux's; is a sandbox in the way?", "%s",
-                 is_ok ? "abstract address" : strerror(errno));
-    if (named >= 0) close(named);
     dp_message_init(&message, DP_MESSAGE_STARTED, 0);
     message.fds[0] = STDOUT_FILENO;
     is_ok = dp_channel_open(fds, NULL) == DP_OK && dp_channel_send(fds[0], &message) == 0 &&
@@ -269,10 +233,9 @@ int dp_check_run(int size, FILE *out)
     check_build(&check);
     check_gpu(&check);
     check_ucx(&check);
-    check_interfaces(&check);
     check_rendezvous(&check);
     check_memfd(&check);
-    check_unix_sockets(&check);
+    check_passing(&check);
     check_processes(&check);
     check_limits(&check, size);
     check_machine(&check, size);

@@ -12,9 +12,10 @@
  *       |<--- rendezvous (runtime/base/rendezvous.h): the ranks meet, and report failures
  *
  * Before the job: options (the command line), job (what each rank is started with), cores, cgroup,
- * env, run_dir, check. During it: supervise (the event loop), agent, guard, spawn, tree. output/
- * has everything between a rank's pipe and dprun's own output, and the terminal's input. failure/
- * decides which rank is the cause (fate), reads its flight recorder and prints the block (report).
+ * env, run_dir, check, dry_run. During it: supervise (the event loop), agent, guard, spawn, tree.
+ * output/ has everything between a rank's pipe and dprun's own output, and the terminal's input.
+ * failure/ decides which rank is the cause (fate), reads its flight recorder and prints the block
+ * (report).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@
 
 #include "launcher/dprun/channel.h"
 #include "launcher/dprun/check.h"
+#include "launcher/dprun/dry_run.h"
 #include "launcher/dprun/guard.h"
 #include "launcher/dprun/help.h"
 #include "launcher/dprun/failure/recorder.h"
@@ -521,7 +523,7 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
         return refuse(command, report_fd, start_ns, DP_EXIT_USAGE, error.text);
     }
     if (nodes != NULL && command->action == DP_ACTION_DRY_RUN) {
-        dp_nodes_print(nodes, command, stdout);
+        dp_dry_run_nodes(nodes, command, stdout);
         return 0;
     }
     if (nodes != NULL) {
@@ -535,7 +537,7 @@ static int prepare_and_run(const dp_command_t *command, dp_nodes_t *nodes, uint6
         return refuse(command, report_fd, start_ns, DP_EXIT_USAGE, error.text);
     }
     if (command->action == DP_ACTION_DRY_RUN) {
-        dp_job_print(&job, stdout);
+        dp_dry_run_job(&job, stdout);
     } else {
         if (command->shares_gpu) {
             fprintf(stderr, "dprun: %d ranks share one GPU: functional test, not a benchmark\n",

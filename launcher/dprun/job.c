@@ -177,8 +177,6 @@ static int give_knobs(dp_job_t *job)
     return 0;
 }
 
-#define HOST_OF_RANK "NCCL_HOSTID"
-
 #define SEVERAL_RANKS "NCCL_MULTI_RANK_GPU_ENABLE"
 
 /* Ranks share time slices of the GPU: nothing may waste them. Streams have a queue of the hardware
@@ -209,8 +207,7 @@ static int allows_several_ranks(const dp_job_t *job)
     return value != NULL && strcmp(value, "0") != 0;
 }
 
-/* 1: each rank is a host of its own to NCCL. */
-static int has_own_hosts(const dp_job_t *job)
+int dp_job_has_own_hosts(const dp_job_t *job)
 {
     return job->command->shares_gpu && !allows_several_ranks(job);
 }
@@ -228,7 +225,7 @@ static int give_shared_gpu(dp_job_t *job)
 {
     if (set_default_variables(job, share_gpu_variables, DP_ARRAY_LEN(share_gpu_variables)) != 0)
         return -1;
-    if (!has_own_hosts(job)) return 0;
+    if (!dp_job_has_own_hosts(job)) return 0;
     return set_default_variables(job, own_host_variables, DP_ARRAY_LEN(own_host_variables));
 }
 
@@ -429,86 +426,10 @@ int dp_job_set_rank(dp_job_t *job, int rank)
     snprintf(number, sizeof(number), "%d", job->command->place.first_rank + rank);
     snprintf(local, sizeof(local), "%d", rank);
     snprintf(own_host, sizeof(own_host), "dprun-%d-r%d", (int)getpid(), rank);
-    if (has_own_hosts(job) && set_own_variable(job, HOST_OF_RANK, own_host) != 0) return -1;
+    if (dp_job_has_own_hosts(job) && set_own_variable(job, DP_JOB_HOST_OF_RANK, own_host) != 0)
+        return -1;
     if (job->sets_rank && set_own_variable(job, "RANK", number) != 0) return -1;
     if (job->sets_local_rank && set_own_variable(job, "LOCAL_RANK", local) != 0) return -1;
     if (set_own_variable(job, "DP_RANK", number) != 0) return -1;
     return set_own_variable(job, "DP_LOCAL_RANK", local);
-}
-
-/* An argument, quoted as a shell would read it back. */
-static void print_quoted(FILE *out, const char *word)
-{
-    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+/.,:@%";
-
-    if (word[0] != '\0' && strspn(word, plain) == strlen(word)) {
-        fputs(word, out);
-        return;
-    }
-    fputc('\'', out);
-    for (; *word != '\0'; word++) {
-        if (*word == '\'') {
-            fputs("'\\''", out);
-        } else {
-            fputc(*word, out);
-        }
-    }
-    fputc('\'', out);
-}
-
-static int is_of_rank(const char *name)
-{
-    return strcmp(name, "DP_RANK") == 0 || strcmp(name, "DP_LOCAL_RANK") == 0 ||
-           strcmp(name, "RANK") == 0 || strcmp(name, "LOCAL_RANK") == 0 ||
-           strcmp(name, HOST_OF_RANK) == 0;
-}
-
-void dp_job_print(dp_job_t *job, FILE *out)
-{
-    const dp_command_t *command = job->command;
-
-    fprintf(out, "job      %d rank%s on 1 node, nothing started\n", job->size,
-            job->size == 1 ? "" : "s");
-    fprintf(out, "node     %s: %d of %d cores allowed", job->host, job->cores.allowed,
-            job->cores.in_machine);
-    if (job->cores.quota > 0) fprintf(out, " (CPU quota %.4g)", job->cores.quota);
-    fprintf(out, ", %d thread%s per rank%s\n", job->threads, job->threads == 1 ? "" : "s",
-            job->size > job->cores.allowed ? "; more ranks than cores" : "");
-    if (job->directory[0] != '\0') fprintf(out, "folder   %s\n", job->directory);
-    fprintf(out, "program  %s\n", job->program);
-    fprintf(out, "command ");
-    for (char **word = command->argv; *word != NULL; word++) {
-        fputc(' ', out);
-        print_quoted(out, *word);
-    }
-    fprintf(out, "\nstdin    ");
-    if (command->stdin_rank < 0) {
-        fprintf(out, "nobody\n");
-    } else {
-        fprintf(out, "rank %d\n", command->stdin_rank);
-    }
-    if (command->output_dir != NULL) {
-        fprintf(out, "output   also to %s/rank.R.out and .err\n", command->output_dir);
-    }
-    fprintf(out, "env      inherited, and for every rank:\n");
-    for (size_t i = 0; i < job->given_count; i++) {
-        if (is_of_rank(job->given[i])) continue;
-        fprintf(out, "         %s=", job->given[i]);
-        print_quoted(out, dp_env_get(&job->env, job->given[i]));
-        fputc('\n', out);
-    }
-    if (job->run_dir[0] == '\0') {
-        fprintf(out, "         DP_RUN_DIR=(a directory made at the start)\n");
-    }
-    for (int rank = 0; rank < job->size; rank++) {
-        char text[256];
-        cpu_set_t set;
-
-        dp_cores_of_rank(&job->cores, rank, job->size, &set);
-        dp_cores_format(&set, text, sizeof(text));
-        fprintf(out, "rank %-3d node %s, local %d, cores %s, DP_RANK=%d DP_LOCAL_RANK=%d", rank,
-                job->host, rank, command->binds_cores ? text : "any (--bind none)", rank, rank);
-        if (has_own_hosts(job)) fprintf(out, ", its own " HOST_OF_RANK);
-        fputc('\n', out);
-    }
 }

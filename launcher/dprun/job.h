@@ -72,8 +72,9 @@ void dp_job_forget_secret(dp_job_t *job);
 /* The descriptor of the ranks' ticket. */
 int dp_job_ticket_fd(void);
 
-/* The exact map, for --dry-run. */
-void dp_job_print(dp_job_t *job, FILE *out);
+/* 1: each rank is a host of its own to NCCL, by this variable. */
+#define DP_JOB_HOST_OF_RANK "NCCL_HOSTID"
+int dp_job_has_own_hosts(const dp_job_t *job);
 
 /* Finds a program as the shell does. 0, or 127 (not found) or 126 (not executable) with the text.
  */

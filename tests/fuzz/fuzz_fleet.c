@@ -408,7 +408,7 @@ static size_t seed_node(uint8_t *data, uint8_t node)
     used += put(data + used, node | DP_REMOTE_FILE, piece, sizeof(piece) - 1);
     dp_message_init(&message, DP_MESSAGE_ALL_GONE, -1);
     dp_writer_init(&writer, part, sizeof(part));
-    dp_remote_message_write(&writer, &message);
+    dp_message_write(&writer, &message);
     used += put(data + used, node | DP_REMOTE_MESSAGE, part, writer.bytes);
     used += put(data + used, node | DP_REMOTE_TUNNEL_CLOSE, number, sizeof(number));
     return used + put(data + used, node | DP_REMOTE_REFUSED, "\1\0\0\0\3\0why", 9);

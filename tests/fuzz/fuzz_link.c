@@ -68,11 +68,9 @@ static void read_message(const uint8_t *data, size_t bytes)
     dp_writer_t writer;
 
     dp_reader_init(&fields, data, bytes);
-    if (dp_remote_message_read(&fields, &message) != 0) return;
-    for (int i = 0; i < DP_MESSAGE_FDS; i++)
-        if (message.fds[i] != -1) abort();
+    if (dp_message_read(&fields, &message) != 0) return;
     dp_writer_init(&writer, again, sizeof(again));
-    dp_remote_message_write(&writer, &message);
+    dp_message_write(&writer, &message);
     if (writer.failed || memcmp(again, data, writer.bytes) != 0) abort();
 }
 
@@ -348,7 +346,7 @@ static size_t seed_fields(uint8_t *data)
     used += put(data + used, 1, part, writer.bytes);
     dp_message_init(&message, DP_MESSAGE_ENDED, 1);
     dp_writer_init(&writer, part, sizeof(part));
-    dp_remote_message_write(&writer, &message);
+    dp_message_write(&writer, &message);
     used += put(data + used, 2, part, writer.bytes);
     snprintf(ticket.addresses[0], sizeof(ticket.addresses[0]), "10.0.0.1");
     return used + put(data + used, 3, part, dp_remote_ticket_write(&ticket, part, sizeof(part)));

@@ -29,6 +29,17 @@ void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...)
     fleet->events.say(fleet->events.context, text);
 }
 
+dp_fleet_node_t *dp_fleet_node_of_rank(dp_fleet_t *fleet, int rank)
+{
+    for (int i = 0; i < fleet->count; i++) {
+        const dp_host_t *host = fleet->list[i].host;
+
+        if (rank >= host->first_rank && rank < host->first_rank + host->ranks)
+            return &fleet->list[i];
+    }
+    return NULL;
+}
+
 void dp_fleet_node_send(dp_fleet_node_t *node, uint8_t type, const void *fields, size_t bytes)
 {
     if (node->link != NULL) dp_link_send(node->link, type, fields, bytes);
@@ -92,7 +103,8 @@ static void serve_message(dp_fleet_node_t *node, dp_reader_t *fields)
     dp_fleet_t *fleet = node->fleet;
     dp_message_t message;
 
-    if (dp_remote_message_read(fields, &message) != 0) return;
+    dp_message_init(&message, DP_MESSAGE_BYE, -1); /* without descriptors */
+    if (dp_message_read(fields, &message) != 0) return;
     if (message.rank >= 0 && (message.rank < node->host->first_rank ||
                               message.rank >= node->host->first_rank + node->host->ranks)) {
         return; /* no rank of this node */
@@ -406,17 +418,6 @@ int dp_fleet_beat_start(dp_fleet_t *fleet)
 
 /* ---- Orders --------------------------------------------------------------------------------- */
 
-static dp_fleet_node_t *node_of_rank(dp_fleet_t *fleet, int rank)
-{
-    for (int i = 0; i < fleet->count; i++) {
-        const dp_host_t *host = fleet->list[i].host;
-
-        if (rank >= host->first_rank && rank < host->first_rank + host->ranks)
-            return &fleet->list[i];
-    }
-    return NULL;
-}
-
 void dp_fleet_order(dp_fleet_t *fleet, dp_message_type_t type, int number)
 {
     const int ends = type == DP_MESSAGE_KILL || number == SIGTERM || number == SIGINT ||
@@ -447,9 +448,9 @@ void dp_fleet_abandon(dp_fleet_t *fleet)
  * seconds; but then its neighbours have given it up. */
 void dp_fleet_suspect(dp_fleet_t *fleet, int reporter, int culprit)
 {
-    dp_fleet_node_t *node = node_of_rank(fleet, culprit);
+    dp_fleet_node_t *node = dp_fleet_node_of_rank(fleet, culprit);
 
-    if (node != NULL && node != node_of_rank(fleet, reporter)) node->is_suspected = 1;
+    if (node != NULL && node != dp_fleet_node_of_rank(fleet, reporter)) node->is_suspected = 1;
 }
 
 void dp_fleet_pause(dp_fleet_t *fleet)
@@ -474,7 +475,7 @@ void dp_fleet_credit(dp_fleet_t *fleet, int rank, int stream, size_t bytes)
     dp_write_u8(&writer, (uint8_t)stream);
     dp_write_u32(&writer, (uint32_t)*unreturned);
     *unreturned = 0;
-    node = node_of_rank(fleet, rank);
+    node = dp_fleet_node_of_rank(fleet, rank);
     if (node != NULL) dp_fleet_node_send(node, DP_REMOTE_CREDIT_BACK, data, sizeof(data));
 }
 

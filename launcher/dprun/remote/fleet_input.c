@@ -24,22 +24,9 @@ void dp_fleet_input_close(dp_fleet_t *fleet)
     fleet->input_fd = -1;
 }
 
-static dp_fleet_node_t *node_of_reader(dp_fleet_t *fleet)
-{
-    const int rank = fleet->command->stdin_rank;
-
-    for (int i = 0; i < fleet->count; i++) {
-        const dp_host_t *host = fleet->list[i].host;
-
-        if (rank >= host->first_rank && rank < host->first_rank + host->ranks)
-            return &fleet->list[i];
-    }
-    return NULL;
-}
-
 static void read_piece(dp_fleet_t *fleet)
 {
-    dp_fleet_node_t *node = node_of_reader(fleet);
+    dp_fleet_node_t *node = dp_fleet_node_of_rank(fleet, fleet->command->stdin_rank);
     uint8_t *data = malloc(DP_REMOTE_PIECE);
     ssize_t bytes;
 

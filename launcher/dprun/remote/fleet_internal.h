@@ -118,6 +118,7 @@ struct dp_fleet {
 };
 
 /* ---- fleet.c -------------------------------------------------------------------------------- */
+dp_fleet_node_t *dp_fleet_node_of_rank(dp_fleet_t *fleet, int rank); /* NULL: of none */
 
 void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void dp_fleet_node_send(dp_fleet_node_t *node, uint8_t type, const void *fields, size_t bytes);

@@ -48,7 +48,6 @@ struct dp_link {
     dp_seal_t *opener;
     dp_silence_t silence;
     char peer[64];      /* the other end's address; "": it has none */
-    int is_refused;     /* it proved nothing, or something wrong */
     int is_turned_away; /* it says so of this end */
     int busy;           /* depth of functions at work */
     int is_dead;        /* closed within a callback */
@@ -103,12 +102,6 @@ static void fail_link(dp_link_t *link, const char *why)
     bufferevent_disable(link->socket, EV_READ | EV_WRITE);
 }
 
-static void refuse_link(dp_link_t *link, const char *why)
-{
-    link->is_refused = 1;
-    fail_link(link, why);
-}
-
 /* ---- Handshake ------------------------------------------------------------------------------ */
 
 static void start_sealing(dp_link_t *link)
@@ -149,7 +142,7 @@ static void take_welcome(dp_link_t *link, const uint8_t *welcome)
     }
     if (!dp_kv_welcome_check(&link->secret, link->challenges, link->challenges + DP_CHALLENGE_BYTES,
                              (int)link->node, welcome)) {
-        refuse_link(link, "dprun's proof is wrong: another job's dprun at this address?");
+        fail_link(link, "dprun's proof is wrong: another job's dprun at this address?");
         return;
     }
     start_sealing(link);
@@ -278,7 +271,6 @@ static void on_event(struct bufferevent *socket, short what, void *context)
     if (what & BEV_EVENT_CONNECTED) return;
     enter_link(link);
     if (what & BEV_EVENT_TIMEOUT) {
-        link->is_refused = 1;
         snprintf(text, sizeof(text), "no proof within %d s", DP_DOOR_PATIENCE_S);
     } else if (what & BEV_EVENT_ERROR) {
         snprintf(text, sizeof(text), "its connection broke: %s",
@@ -512,11 +504,6 @@ uint64_t dp_link_acked_bytes(const dp_link_t *link)
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns)
 {
     return dp_silence_is_bad(&link->silence, now_ns);
-}
-
-int dp_link_is_refused(const dp_link_t *link)
-{
-    return link->is_refused;
 }
 
 int dp_link_is_turned_away(const dp_link_t *link)

@@ -78,8 +78,6 @@ uint64_t dp_link_confirmed_ns(const dp_link_t *link);
 uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
-/* 1: at a station, whose server has not proven in time, or not at all, that it is of this job. */
-int dp_link_is_refused(const dp_link_t *link);
 /* 1: at a station, whose proof the server called wrong. */
 int dp_link_is_turned_away(const dp_link_t *link);
 /* At a station: the server's numeric address; "": it has none. */

@@ -3,11 +3,8 @@
  */
 #include "launcher/dprun/remote/look.h"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -24,6 +21,7 @@
 #include "launcher/dprun/run_dir.h"
 #include "runtime/base/auth.h"
 #include "runtime/base/input_file.h"
+#include "runtime/network/interface.h"
 
 #define UCX_MS 1000       /* to load a library: less than a link may be silent */
 #define FIRST_PORT 15000u /* services with a number of their own are mostly below */
@@ -35,63 +33,30 @@ static uint64_t free_bytes(const char *path)
     return statvfs(path, &disk) == 0 ? (uint64_t)disk.f_bavail * disk.f_frsize : 0;
 }
 
-/* 0: none that another machine could reach. */
-static int format_address(const struct ifaddrs *at, char text[64])
-{
-    if (at->ifa_addr == NULL || (at->ifa_flags & IFF_UP) == 0 ||
-        (at->ifa_flags & IFF_LOOPBACK) != 0) {
-        return 0;
-    }
-    if (at->ifa_addr->sa_family == AF_INET) {
-        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)at->ifa_addr;
-
-        return inet_ntop(AF_INET, &ip->sin_addr, text, 64) != NULL;
-    }
-    if (at->ifa_addr->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)at->ifa_addr;
-
-        if (IN6_IS_ADDR_LINKLOCAL(&ip->sin6_addr)) return 0;
-        return inet_ntop(AF_INET6, &ip->sin6_addr, text, 64) != NULL;
-    }
-    return 0;
-}
-
 int dp_look_for_addresses(const char *interface,
                           char addresses[DP_REMOTE_ADDRESSES][DP_REMOTE_ADDRESS_MAX])
 {
-    static const int families[] = {AF_INET, AF_INET6};
-    struct ifaddrs *all = NULL;
-    int count = 0;
+    dp_interface_address_t found[DP_REMOTE_ADDRESSES];
+    const int count = dp_interface_list(found, DP_REMOTE_ADDRESSES, interface);
+    char ip[DP_IP_TEXT];
 
-    if (getifaddrs(&all) != 0) return 0;
-    for (size_t i = 0; i < DP_ARRAY_LEN(families); i++) {
-        for (const struct ifaddrs *at = all; at != NULL; at = at->ifa_next) {
-            if (count >= DP_REMOTE_ADDRESSES || at->ifa_addr == NULL) continue;
-            if (at->ifa_addr->sa_family != families[i]) continue;
-            if (interface[0] != '\0' && strcmp(interface, at->ifa_name) != 0) continue;
-            count += format_address(at, addresses[count]);
-        }
-    }
-    freeifaddrs(all);
+    for (int i = 0; i < count; i++)
+        snprintf(addresses[i], DP_REMOTE_ADDRESS_MAX, "%s", dp_ip_format(&found[i].ip, ip));
     return count;
 }
 
 static void list_addresses(char *text, size_t room)
 {
-    struct ifaddrs *all = NULL;
+    dp_interface_address_t found[DP_REMOTE_ADDRESSES];
+    const int count = dp_interface_list(found, DP_REMOTE_ADDRESSES, "");
     size_t used = 0;
+    char ip[DP_IP_TEXT];
 
     text[0] = '\0';
-    if (getifaddrs(&all) != 0) return;
-    for (const struct ifaddrs *at = all; at != NULL; at = at->ifa_next) {
-        char address[64];
-
-        if (!format_address(at, address)) continue;
-        if (used + strlen(at->ifa_name) + strlen(address) + 4 > room) break;
-        used += (size_t)snprintf(text + used, room - used, "%s%s %s", used > 0 ? ", " : "",
-                                 at->ifa_name, address);
+    for (int i = 0; i < count && used < room; i++) {
+        used += (size_t)snprintf(text + used, room - used, "%s%s %s", i > 0 ? ", " : "",
+                                 found[i].name, dp_ip_format(&found[i].ip, ip));
     }
-    freeifaddrs(all);
 }
 
 void dp_look_at_node(dp_remote_about_t *about)

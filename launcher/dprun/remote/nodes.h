@@ -42,9 +42,6 @@ void dp_nodes_fini(dp_nodes_t *nodes);
 /* Whether something besides -np tells how many ranks there are. */
 int dp_nodes_are_asked(const dp_command_t *command);
 
-/* For --dry-run: nodes, ranks and the commands that would start them. */
-void dp_nodes_print(const dp_nodes_t *nodes, const dp_command_t *command, FILE *out);
-
 /* All nodes but the first, under --node: serves the leader's job. Returns the exit code. */
 int dp_nodes_follow(dp_nodes_t *nodes, const dp_command_t *command);
 

@@ -226,7 +226,7 @@ void dp_remote_start_fini(dp_remote_start_t *start)
     explicit_bzero(start, sizeof(*start));
 }
 
-/* ---- About, messages ------------------------------------------------------------------------ */
+/* ---- About --------------------------------------------------------------------------------- */
 
 void dp_remote_about_write(dp_writer_t *writer, const dp_remote_about_t *about)
 {
@@ -264,36 +264,4 @@ int dp_remote_about_read(dp_reader_t *fields, dp_remote_about_t *about)
     dp_text_mask(about->ucx);
     dp_text_mask(about->addresses);
     return fields->failed ? -1 : 0;
-}
-
-void dp_remote_message_write(dp_writer_t *writer, const dp_message_t *message)
-{
-    dp_write_u8(writer, (uint8_t)message->type);
-    dp_write_u32(writer, (uint32_t)message->rank);
-    dp_write_u32(writer, (uint32_t)message->pid);
-    dp_write_u32(writer, (uint32_t)message->status);
-    dp_write_u64(writer, message->time_ns);
-    dp_write_u64(writer, message->peak_kib);
-    dp_write_text(writer, message->text);
-}
-
-static int is_of_rank(dp_message_type_t type)
-{
-    return type >= DP_MESSAGE_STARTED && type <= DP_MESSAGE_CONTINUED;
-}
-
-int dp_remote_message_read(dp_reader_t *fields, dp_message_t *message)
-{
-    dp_message_init(message, DP_MESSAGE_BYE, -1);
-    message->type = dp_read_u8(fields);
-    message->rank = (int)dp_read_u32(fields);
-    message->pid = (int)dp_read_u32(fields);
-    message->status = (int)dp_read_u32(fields);
-    message->time_ns = dp_read_u64(fields);
-    message->peak_kib = dp_read_u64(fields);
-    dp_read_text(fields, message->text, sizeof(message->text));
-    if (fields->failed || message->type < DP_MESSAGE_STARTED || message->type > DP_MESSAGE_BYE) {
-        return -1;
-    }
-    return message->rank < 0 && is_of_rank(message->type) ? -1 : 0;
 }

@@ -51,7 +51,7 @@ enum dp_remote_frame {
     /* station to dprun */
     DP_REMOTE_ABOUT,       /* dp_remote_about_t */
     DP_REMOTE_REFUSED,     /* u32 exit code, text */
-    DP_REMOTE_MESSAGE,     /* a dp_message_t without descriptors */
+    DP_REMOTE_MESSAGE,     /* a dp_message_t without descriptors (channel.h) */
     DP_REMOTE_PONG,        /* u64 as in PING, u64 the station's clock */
     DP_REMOTE_OUTPUT,      /* u32 rank, u8 stream, bytes; none: the stream has ended */
     DP_REMOTE_INPUT_TAKEN, /* the rank has taken the latest INPUT; u8 1: it reads no more */
@@ -134,10 +134,5 @@ typedef struct dp_remote_about {
 
 void dp_remote_about_write(dp_writer_t *writer, const dp_remote_about_t *about);
 int dp_remote_about_read(dp_reader_t *fields, dp_remote_about_t *about); /* -1: malformed */
-
-void dp_remote_message_write(dp_writer_t *writer, const dp_message_t *message);
-/* -1: malformed, or news of a rank without its number. The caller checks that the job has the rank.
- */
-int dp_remote_message_read(dp_reader_t *fields, dp_message_t *message);
 
 #endif

@@ -418,7 +418,7 @@ static void relay_message(dp_station_t *station, dp_message_t *message)
     if (message->rank >= 0) message->rank += station->start.first_rank;
     if (message->type == DP_MESSAGE_ENDED && message->status != 0) send_memory(station);
     dp_writer_init(&writer, data, sizeof(data));
-    dp_remote_message_write(&writer, message);
+    dp_message_write(&writer, message);
     if (!writer.failed) dp_station_send(station, DP_REMOTE_MESSAGE, data, writer.bytes);
     for (int i = 0; i < DP_MESSAGE_FDS; i++) {
         if (message->fds[i] >= 0) attach_stream(station, message->rank, i + 1, message->fds[i]);

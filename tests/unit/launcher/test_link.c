@@ -59,7 +59,6 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 {
     end_t *end = context;
 
-    end->is_refused = dp_link_is_refused(link);
     end->is_turned_away = dp_link_is_turned_away(link);
     snprintf(end->why, sizeof(end->why), "%s", why);
     end->link = NULL;
@@ -356,7 +355,6 @@ static void link_a_station_refuses_a_dprun_without_proof(void **state)
     assert_false(station.is_proven);
     assert_string_equal(station.why,
                         "dprun's proof is wrong: another job's dprun at this address?");
-    assert_true(station.is_refused);
     close(fds[1]);
     event_base_free(base);
 }

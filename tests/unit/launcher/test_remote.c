@@ -150,8 +150,8 @@ static void shell_program_is_quoted_and_the_host_is_no_option(void **state)
     int last = 0;
 
     (void)state;
-    assert_int_equal(
-        dp_shell_command_ssh(&command, "ssh -p 2222", "a", "/o'pt/dprun", 0, &error), DP_OK);
+    assert_int_equal(dp_shell_command_ssh(&command, "ssh -p 2222", "a", "/o'pt/dprun", 0, &error),
+                     DP_OK);
     while (command.argv[last + 1] != NULL)
         last++;
     assert_string_equal(command.argv[0], "ssh");
@@ -324,10 +324,9 @@ static void remote_message_about_a_rank_names_one(void **state)
         for (int rank = -1; rank <= 0; rank++) {
             dp_message_init(&message, type, rank);
             dp_writer_init(&writer, data, sizeof(data));
-            dp_remote_message_write(&writer, &message);
+            dp_message_write(&writer, &message);
             dp_reader_init(&reader, data, writer.bytes);
-            assert_int_equal(dp_remote_message_read(&reader, &read),
-                             rank < 0 && is_about_rank ? -1 : 0);
+            assert_int_equal(dp_message_read(&reader, &read), rank < 0 && is_about_rank ? -1 : 0);
         }
     }
 }
