@@ -28,7 +28,6 @@
 #define CONNECTIONS 8 /* of a node, by their numbers */
 #define CLIENTS 4
 #define PROVE 0x7f /* a step: the right hello of a rank, in a connection */
-#define WORDS 0x7e /* a step: what an ssh has written */
 
 static void turn(struct event_base *base)
 {
@@ -187,14 +186,6 @@ static void prove(world_t *world, int index, const uint8_t *data, size_t bytes)
     frame(world, index, DP_REMOTE_TUNNEL_DATA, fields, sizeof(fields));
 }
 
-static void hear_words(world_t *world, const uint8_t *data, size_t bytes)
-{
-    char words[256] = "";
-
-    if (bytes > 0) memcpy(words, data, dp_min(bytes, sizeof(words) - 1));
-    dp_fleet_hear_shell(&world->fleet, NULL, words);
-}
-
 static void open_world(world_t *world)
 {
     const dp_rendezvous_events_t events = {on_joined, on_failed, on_line, on_number, world};
@@ -273,8 +264,6 @@ static void run_fleet(fuzz_input_t *input)
 
         if ((what & 0x7f) == PROVE) {
             prove(&world, index, at, got);
-        } else if ((what & 0x7f) == WORDS) {
-            hear_words(&world, at, got);
         } else {
             frame(&world, index, what & 0x7f, at, got);
         }
@@ -426,8 +415,7 @@ size_t fuzz_seed(unsigned which, uint8_t *data, size_t room)
         used += seed_node(data + used, 0);
         return used + seed_node(data + used, 1);
     }
-    if (which == 1) return used + put(data + used, WORDS, "@dprun deaf 1: x", 16);
-    if (which > 2) return 0;
+    if (which > 1) return 0;
     memcpy(data, play, sizeof(play));
     return sizeof(play);
 }

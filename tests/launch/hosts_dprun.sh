@@ -175,7 +175,7 @@ lost_link)
     until_holds is_clean b # its own lease ended it, without anybody reaching it
     "$hosts" --heal b
     # Nothing reaches b, which repeats what nobody acknowledges. Those packets would be a sign of life for 7.5 s, but b
-    # says by ssh that it hears nothing.
+    # resets its connection.
     "$dprun" -H a:1,b:1 --keep-runs 0 "${member%/*}/victim" 1000000 "$PWD" >out 2>err & job=$!
     until_holds [ -e part.0 -a -e part.1 ] # they train
     "$hosts" --oneway b in; ends 137
@@ -184,7 +184,7 @@ lost_link)
     until_holds is_clean b
     "$hosts" --heal b
     nothing_left a
-    # The same without ssh: b resets its connection.
+    # The same without ssh.
     (umask 077; head -c 32 /dev/urandom >secret); rm -f part.*
     for n in 1 0; do
         "$hosts" --in $([ $n = 0 ] && echo a || echo b) env DP_SECRET_FILE="$PWD/secret" "$dprun" --node $n/2 --meet a:29500 \

@@ -257,9 +257,6 @@ static void on_frame(void *context, dp_link_t *link, uint8_t type, dp_reader_t *
     case DP_REMOTE_MEMORY:
         serve_memory(node, fields);
         break;
-    case DP_REMOTE_DEAF:
-        dp_fleet_node_deaf(node);
-        break;
     case DP_REMOTE_TUNNEL_OPEN:
     case DP_REMOTE_TUNNEL_DATA:
     case DP_REMOTE_TUNNEL_CLOSE:
@@ -287,7 +284,20 @@ static int on_proven(void *context, dp_link_t *link, uint32_t number)
     return 0;
 }
 
-/* A node that nothing reaches resets its connection after a while (station_deaf.c). It was lost
+static void lose_silent(dp_fleet_node_t *node, uint64_t since_ns, const char *what, uint64_t now_ns)
+{
+    char text[400];
+
+    snprintf(text, sizeof(text), "%s%s%s%s for %.1f s",
+             node->stage < DP_FLEET_RUNNING ? "node " : "",
+             node->stage < DP_FLEET_RUNNING ? node->name : "",
+             node->stage < DP_FLEET_RUNNING ? ": " : "", what, (double)(now_ns - since_ns) / 1e9);
+    node->silent_ns = since_ns;
+    if (node->link != NULL) dp_link_give_up(node->link); /* it may still hear this machine */
+    dp_fleet_node_lose(node, 1, text);
+}
+
+/* A node that nothing reaches resets its connection after a while (station.c). It was lost
  * when it last confirmed something; its frames may have come until now. 0: it did just now, or this
  * process has not looked since. */
 static uint64_t unreached_since(const dp_fleet_t *fleet, const dp_link_t *link)
@@ -295,7 +305,7 @@ static uint64_t unreached_since(const dp_fleet_t *fleet, const dp_link_t *link)
     const uint64_t confirmed_ns = dp_max(dp_link_confirmed_ns(link), fleet->awake_ns);
     const uint64_t look_ns = fleet->beat_ns;
 
-    return look_ns >= confirmed_ns + DP_REMOTE_DEAF_NS ? confirmed_ns : 0;
+    return look_ns >= confirmed_ns + DP_REMOTE_UNREACHED_NS ? confirmed_ns : 0;
 }
 
 static void on_closed(void *context, dp_link_t *link, const char *why)
@@ -307,9 +317,13 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
     if (node == NULL) return;
     node->silent_ns = unreached_since(fleet, link);
     node->link = NULL; /* it frees itself */
+    if (node->silent_ns != 0) {
+        lose_silent(node, node->silent_ns,
+                    "nothing reaches it any more: it has confirmed nothing from here", dp_now_ns());
+        return;
+    }
     if (node->stage >= DP_FLEET_RUNNING) {
-        snprintf(text, sizeof(text),
-                 "%s (its machine went down, its station was killed, or nothing reaches it)", why);
+        snprintf(text, sizeof(text), "%s (its machine went down, or its station was killed)", why);
     } else {
         snprintf(text, sizeof(text), "node %.100s: %s", node->name, why);
     }
@@ -330,26 +344,13 @@ void dp_fleet_ping(dp_fleet_node_t *node)
     dp_fleet_node_send(node, DP_REMOTE_PING, data, sizeof(data));
 }
 
-static void lose_silent(dp_fleet_node_t *node, uint64_t since_ns, const char *what, uint64_t now_ns)
-{
-    char text[400];
-
-    snprintf(text, sizeof(text), "%s%s%s%s for %.1f s",
-             node->stage < DP_FLEET_RUNNING ? "node " : "",
-             node->stage < DP_FLEET_RUNNING ? node->name : "",
-             node->stage < DP_FLEET_RUNNING ? ": " : "", what, (double)(now_ns - since_ns) / 1e9);
-    node->silent_ns = since_ns;
-    dp_link_give_up(node->link); /* it may still hear this machine */
-    dp_fleet_node_lose(node, 1, text);
-}
-
 /* 1: the node is silent, but its kernel lives and hears this machine: it confirms a ping every
  * 500 ms. Packets alone do not show that, since they also come from a node that nothing reaches. */
 static int is_kernel_answering(dp_fleet_node_t *node, uint64_t now_ns)
 {
     const uint64_t limit_ns = DP_REMOTE_SILENCE_NS / 2;
 
-    return node->deaf_ns == 0 && now_ns < dp_link_packet_ns(node->link, now_ns) + limit_ns &&
+    return now_ns < dp_link_packet_ns(node->link, now_ns) + limit_ns &&
            now_ns < dp_link_confirmed_ns(node->link) + limit_ns;
 }
 
@@ -358,15 +359,6 @@ static void look_for_silence(dp_fleet_node_t *node, uint64_t now_ns)
     uint64_t heard_ns;
 
     if (node->link == NULL) return;
-    if (dp_fleet_is_deaf(node, now_ns)) {
-        lose_silent(
-            node, node->deaf_ns - DP_REMOTE_DEAF_NS,
-            "nothing reaches it any more, though its own packets come: it has heard nothing "
-            "from here",
-            now_ns);
-        return;
-    }
-    if (node->deaf_ns != 0) dp_fleet_ping(node);     /* it may be wrong */
     heard_ns = dp_link_heard_ns(node->link, now_ns); /* notes what was confirmed, too */
     if (node->is_suspected) heard_ns = dp_link_frame_ns(node->link);
     heard_ns = dp_max(heard_ns, node->fleet->awake_ns);

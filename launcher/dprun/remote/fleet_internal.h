@@ -1,6 +1,6 @@
 /*
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
- * life, loss), fleet_deaf.c (nodes that nothing reaches), fleet_start.c (until all nodes run, and
+ * life, loss), fleet_start.c (until all nodes run, and
  * the end), fleet_door.c (the port at which nodes connect), fleet_input.c (standard input),
  * fleet_files.c (run directories and clocks). check_nodes.c reads the nodes' struct.
  */
@@ -62,12 +62,10 @@ typedef struct dp_fleet_node {
     int left;
     int is_told; /* to end, by a signal to its station */
     char why[400];
-    uint64_t silent_ns;        /* since when nothing was heard, of a node lost for that; 0 */
-    uint64_t deaf_ns;          /* when it said that nothing reaches it; 0 */
-    uint64_t deaf_acked_bytes; /* then, of this side */
-    int is_suspected;          /* a rank on another node gave one of its ranks up */
-    int kernel_answered;       /* of a silent one: it still confirmed what this side sent */
-    int has_files;             /* they have all come */
+    uint64_t silent_ns;  /* since when nothing was heard, of a node lost for that; 0 */
+    int is_suspected;    /* a rank on another node gave one of its ranks up */
+    int kernel_answered; /* of a silent one: it still confirmed what this side sent */
+    int has_files;       /* they have all come */
     /* clock */
     int bursts; /* quick rounds still to come */
     uint64_t window_ns;
@@ -118,9 +116,9 @@ struct dp_fleet {
 };
 
 /* ---- fleet.c -------------------------------------------------------------------------------- */
-dp_fleet_node_t *dp_fleet_node_of_rank(dp_fleet_t *fleet, int rank); /* NULL: of none */
 
 void dp_fleet_say(dp_fleet_t *fleet, const char *format, ...) __attribute__((format(printf, 2, 3)));
+dp_fleet_node_t *dp_fleet_node_of_rank(dp_fleet_t *fleet, int rank); /* NULL: of none */
 void dp_fleet_node_send(dp_fleet_node_t *node, uint8_t type, const void *fields, size_t bytes);
 /* Its station is gone, or cannot serve; before the ranks have started as well. why: "": told. */
 void dp_fleet_node_lose(dp_fleet_node_t *node, int exit_code, const char *why);
@@ -130,16 +128,6 @@ extern const dp_link_events_t dp_fleet_link_events;
 int dp_fleet_beat_start(dp_fleet_t *fleet);
 /* A round of clocks and signs of life. */
 void dp_fleet_ping(dp_fleet_node_t *node);
-
-/* ---- fleet_deaf.c --------------------------------------------------------------------------- */
-
-/* It says that nothing reaches it. */
-void dp_fleet_node_deaf(dp_fleet_node_t *node);
-/* 1: it said so, and nothing has reached it since. Once per look. */
-int dp_fleet_is_deaf(dp_fleet_node_t *node, uint64_t now_ns);
-/* Takes in what the ssh of this node (NULL: srun) has written: a station may write its state there.
- */
-void dp_fleet_hear_shell(dp_fleet_t *fleet, const dp_fleet_node_t *only, const char *words);
 
 /* ---- fleet_start.c -------------------------------------------------------------------------- */
 

@@ -76,7 +76,7 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
     }
     cause = dp_shell_explain("ssh", node->name, fleet->nodes->program, status,
                              dp_shell_words(shell), text, sizeof(text));
-    if (node->link == NULL && strstr(dp_shell_words(shell), DP_REMOTE_TOKEN_UNREACHED) != NULL &&
+    if (node->link == NULL && strstr(dp_shell_words(shell), DP_REMOTE_UNREACHED) != NULL &&
         dp_fleet_widen_door(fleet) > 0) {
         dp_fleet_say(fleet, "%s; listening on all addresses now (--net-interface names one)", text);
         cause = DP_SHELL_TRY_AGAIN;
@@ -90,13 +90,6 @@ static void on_shell_ended(void *context, dp_shell_t *shell)
     dp_fleet_node_lose(node, 1, text);
 }
 
-static void on_shell_said(void *context, dp_shell_t *shell)
-{
-    dp_fleet_node_t *node = context;
-
-    dp_fleet_hear_shell(node->fleet, node, dp_shell_words(shell));
-}
-
 static void start_shell(dp_fleet_node_t *node)
 {
     dp_fleet_t *fleet = node->fleet;
@@ -107,7 +100,6 @@ static void start_shell(dp_fleet_node_t *node)
                               .is_shielded = !node->is_here, /* that is a station */
                               .dies_with_dprun = 1,
                               .ended = on_shell_ended,
-                              .said = on_shell_said,
                               .context = node};
     dp_error_t error = {DP_OK, "out of memory"};
     dp_status_t status = DP_ERR_NO_MEMORY;
@@ -171,20 +163,12 @@ static void on_srun_ended(void *context, dp_shell_t *shell)
     }
 }
 
-static void on_srun_said(void *context, dp_shell_t *shell)
-{
-    dp_fleet_hear_shell(context, NULL, dp_shell_words(shell));
-}
-
 static dp_status_t start_srun(dp_fleet_t *fleet, dp_error_t *error)
 {
     dp_shell_command_t *command = malloc(sizeof(*command));
     dp_remote_ticket_t ticket;
-    dp_shell_start_t start = {.ticket = &ticket,
-                              .signals = fleet->signals,
-                              .ended = on_srun_ended,
-                              .said = on_srun_said,
-                              .context = fleet};
+    dp_shell_start_t start = {
+        .ticket = &ticket, .signals = fleet->signals, .ended = on_srun_ended, .context = fleet};
     dp_status_t status;
 
     if (command == NULL) return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");

@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "launcher/dprun/remote/seal.h"
@@ -493,14 +491,6 @@ uint64_t dp_link_confirmed_ns(const dp_link_t *link)
     return link->silence.acked_ns;
 }
 
-uint64_t dp_link_acked_bytes(const dp_link_t *link)
-{
-    dp_silence_counters_t counters;
-
-    if (!dp_silence_read_counters(bufferevent_getfd(link->socket), &counters)) return 0;
-    return counters.acked_bytes;
-}
-
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns)
 {
     return dp_silence_is_bad(&link->silence, now_ns);
@@ -514,12 +504,4 @@ int dp_link_is_turned_away(const dp_link_t *link)
 const char *dp_link_peer(const dp_link_t *link)
 {
     return link->peer;
-}
-
-int dp_link_is_in_flight(const dp_link_t *link)
-{
-    int bytes = 0;
-
-    if (ioctl(bufferevent_getfd(link->socket), SIOCOUTQ, &bytes) != 0) bytes = 0;
-    return bytes > 0 || dp_link_queued(link) > 0;
 }

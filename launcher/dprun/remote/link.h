@@ -74,16 +74,11 @@ uint64_t dp_link_packet_ns(dp_link_t *link, uint64_t now_ns);
 /* When the other end's kernel was last seen to have confirmed more of this side's bytes. As of the
  * owner's latest look: dp_link_heard_ns(), dp_link_packet_ns(). */
 uint64_t dp_link_confirmed_ns(const dp_link_t *link);
-/* Bytes of this side that the other end's kernel has; grows while packets go there and back. */
-uint64_t dp_link_acked_bytes(const dp_link_t *link);
 /* 1: it has lost packets several times of late, and frames came again: it is bad, not cut. */
 int dp_link_is_bad(const dp_link_t *link, uint64_t now_ns);
 /* 1: at a station, whose proof the server called wrong. */
 int dp_link_is_turned_away(const dp_link_t *link);
 /* At a station: the server's numeric address; "": it has none. */
 const char *dp_link_peer(const dp_link_t *link);
-/* 1: bytes of this side were sent or queued, and the other end has not confirmed them. Bytes sent
- * now may wait behind them until TCP has repeated them. */
-int dp_link_is_in_flight(const dp_link_t *link);
 
 #endif

@@ -9,8 +9,6 @@
  *   GO       all nodes can: the ranks start
  *   MESSAGE  of the agent (channel.h), with the job's rank; ORDER: to the agent
  *   PING     every 500 ms; the station answers PONG at once: signs of life, and their clocks
- *   DEAF     nothing comes from dprun any more. A link that loses packets in one direction looks to
- *            dprun like one that loses some in both; only the other end knows (station_deaf.c)
  *   OUTPUT   of a rank; at most DP_REMOTE_CREDIT bytes of a stream are under way, CREDIT gives back
  *   TUNNEL_* a rank's connection to the rendezvous, byte for byte. Their handshake is between the
  *            rank and dprun; the station sees no more than a network would.
@@ -29,9 +27,9 @@
 #define DP_REMOTE_CREDIT ((size_t)256 << 10)
 #define DP_REMOTE_PIECE ((size_t)64 << 10) /* largest piece of output, input or a file */
 #define DP_REMOTE_BEAT_NS UINT64_C(500000000)
-#define DP_REMOTE_LEASE_NS UINT64_C(10000000000)  /* dprun silent: a station ends its ranks */
-#define DP_REMOTE_SILENCE_NS UINT64_C(2500000000) /* a station silent: its node is lost */
-#define DP_REMOTE_DEAF_NS UINT64_C(1800000000)    /* no packet of dprun: its station says so */
+#define DP_REMOTE_LEASE_NS UINT64_C(10000000000)    /* dprun silent: a station ends its ranks */
+#define DP_REMOTE_SILENCE_NS UINT64_C(2500000000)   /* a station silent: its node is lost */
+#define DP_REMOTE_UNREACHED_NS UINT64_C(1800000000) /* confirms nothing: dprun did not reach it */
 #define DP_REMOTE_ADDRESSES 16
 #define DP_REMOTE_ADDRESS_MAX 256
 #define DP_REMOTE_ASK_SLURM 0xffffffffu /* number of a node that SLURM_NODEID tells */
@@ -60,23 +58,15 @@ enum dp_remote_frame {
     DP_REMOTE_SIGNALLED, /* u32: a signal to the station */
     DP_REMOTE_MEMORY, /* 8 x u64: dp_memory_sight_t before and after, ahead of a failed rank's end
                        */
-    DP_REMOTE_DEAF,   /* no packet has come from dprun for DP_REMOTE_DEAF_NS */
     /* both */
     DP_REMOTE_TUNNEL_OPEN = 64, /* u32 number; by the station */
     DP_REMOTE_TUNNEL_DATA,      /* u32 number, bytes */
     DP_REMOTE_TUNNEL_CLOSE      /* u32 number */
 };
 
-/* A station whose link does not work says on standard error what dprun must know, and ssh or srun
- * carry it: a token, ": ", a text for people, on one line. dprun decides by the token and shows
- * the text.
- *
- *   @dprun deaf 3     no packet of dprun comes to node 3: as the frame DEAF
- *   @dprun unreached  no address of dprun answers
- */
-#define DP_REMOTE_TOKEN "@dprun "
-#define DP_REMOTE_TOKEN_DEAF DP_REMOTE_TOKEN "deaf "
-#define DP_REMOTE_TOKEN_UNREACHED DP_REMOTE_TOKEN "unreached"
+/* A station that no address of dprun answers says so on standard error, which ssh carries: this
+ * token, ": ", a text for people, on one line. dprun decides by the token and shows the text. */
+#define DP_REMOTE_UNREACHED "@dprun unreached"
 
 /* How a station finds dprun. */
 typedef struct dp_remote_ticket {

@@ -78,12 +78,9 @@ static void read_output(dp_shell_t *shell)
 
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
-    dp_shell_t *shell = context;
-
     (void)fd;
     (void)what;
-    read_output(shell);
-    if (shell->start.said != NULL) shell->start.said(shell->start.context, shell);
+    read_output(context);
 }
 
 static void on_exited(evutil_socket_t fd, short what, void *context)

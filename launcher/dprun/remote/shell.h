@@ -29,7 +29,6 @@ typedef struct dp_shell_start {
     int dies_with_dprun; /* 0 for srun: a signal to it kills the ranks at once (but see
                             dp_shell_end_with_dprun()) */
     void (*ended)(void *context, dp_shell_t *shell); /* it has ended; once */
-    void (*said)(void *context, dp_shell_t *shell);  /* there are more words; may be NULL */
     void *context;
 } dp_shell_start_t;
 

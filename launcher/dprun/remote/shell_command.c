@@ -9,7 +9,7 @@
 #include "launcher/dprun/remote/shell.h"
 
 #define OWN_WORDS "dprun: " /* begins what a station says */
-_Static_assert(sizeof(OWN_WORDS) <= sizeof(DP_REMOTE_TOKEN), "takes the place of a token");
+_Static_assert(sizeof(OWN_WORDS) <= sizeof(DP_REMOTE_UNREACHED), "takes the place of a token");
 
 /* Collects words into command->text. */
 typedef struct builder {
@@ -185,8 +185,9 @@ static const known_error_t known_errors[] = {
 /* A token is for dprun alone; behind it are a station's words. */
 static void drop_token(char *line)
 {
-    const char *text =
-        strncmp(line, DP_REMOTE_TOKEN, strlen(DP_REMOTE_TOKEN)) == 0 ? strstr(line, ": ") : NULL;
+    const char *text = strncmp(line, DP_REMOTE_UNREACHED, strlen(DP_REMOTE_UNREACHED)) == 0
+                           ? strstr(line, ": ")
+                           : NULL;
 
     if (text == NULL) return;
     memmove(line + strlen(OWN_WORDS), text + 2, strlen(text + 2) + 1);

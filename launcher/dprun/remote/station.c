@@ -19,9 +19,11 @@
 
 #include "launcher/dprun/remote/shell.h"
 #include "launcher/dprun/remote/station_internal.h"
+#include "runtime/network/silence.h"
 
 #define TICKET_NS UINT64_C(30000000000)
 #define DIAL_NS UINT64_C(10000000000)
+#define STOOD_STILL_NS UINT64_C(1500000000)
 
 static void report_to_stderr(const char *text)
 {
@@ -202,20 +204,30 @@ static void on_closed(void *context, dp_link_t *link, const char *why)
 
 /* ---- Signs of life -------------------------------------------------------------------------- */
 
+/* Where packets are lost in one direction alone, dprun receives this node's and cannot tell: its
+ * own are unanswered, which a bad link explains as well. This end knows, as dprun sends every
+ * 500 ms and each kernel answers the other's probes every second. Nothing that waits for dprun's
+ * answer gets through, but a reset needs none: dprun sees the connection break. */
 static void look_for_deafness(dp_station_t *station, uint64_t now_ns)
 {
     const struct timeval ranks_notice = {1, 0};
-    uint64_t rest_ns;
+    uint64_t limit_ns;
 
-    if (dp_station_deaf_look(station, now_ns, &rest_ns) == DP_STATION_MUST_RESET) {
+    if (now_ns - station->deaf_look_ns > STOOD_STILL_NS) station->deaf_awake_ns = now_ns;
+    station->deaf_look_ns = now_ns;
+    if (station->link == NULL || station->is_paused) return;
+    limit_ns = dp_max(dp_link_packet_ns(station->link, now_ns), station->deaf_awake_ns) +
+               (dp_link_is_bad(station->link, now_ns) ? DP_SILENCE_PATIENCE * DP_REMOTE_SILENCE_NS
+                                                      : DP_REMOTE_SILENCE_NS);
+    if (now_ns >= limit_ns) {
         report_to_stderr("no packet of dprun comes any more: this node's ranks will end");
         dp_link_give_up(station->link);
         dp_link_close(station->link);
         station->link = NULL;
         station->has_reset = 1;
-        event_add(station->deaf_timer, &ranks_notice);       /* and tell those of other nodes */
-    } else if (rest_ns > 0 && rest_ns < DP_REMOTE_BEAT_NS) { /* before the next beat */
-        const struct timeval rest = {0, (suseconds_t)(rest_ns / 1000 + 1)};
+        event_add(station->deaf_timer, &ranks_notice);  /* and tell those of other nodes */
+    } else if (limit_ns - now_ns < DP_REMOTE_BEAT_NS) { /* before the next beat */
+        const struct timeval rest = {0, (suseconds_t)((limit_ns - now_ns) / 1000 + 1)};
 
         event_add(station->deaf_timer, &rest);
     }
@@ -362,7 +374,7 @@ static void close_station(dp_station_t *station)
 static void report_failed_dial(const dp_station_t *station)
 {
     if (station->options->has_lifeline && !station->is_turned_away) {
-        fprintf(stderr, DP_REMOTE_TOKEN_UNREACHED ": %s\n", station->dial_error);
+        fprintf(stderr, DP_REMOTE_UNREACHED ": %s\n", station->dial_error);
     } else {
         report_to_stderr(station->dial_error); /* to people, or another address would not help */
     }

@@ -1,8 +1,8 @@
 /*
  * station_internal.h - what the parts of a station share: station.c (the link to dprun, its lease),
  * station_dial.c (finds dprun), station_job.c (the agent below, output and input of its ranks),
- * station_files.c (the run directory, at the end), station_deaf.c (nothing comes from dprun). One
- * event loop, one thread; station_dial.c adds one while it looks a name up.
+ * station_files.c (the run directory, at the end). One event loop, one thread; station_dial.c adds
+ * one while it looks a name up.
  */
 #ifndef DP_LAUNCHER_STATION_INTERNAL_H
 #define DP_LAUNCHER_STATION_INTERNAL_H
@@ -65,7 +65,7 @@ struct dp_station {
     char dial_error[256];
     dp_link_t *link; /* proven; NULL: not yet, or lost */
     int is_paused;   /* dprun said that it would be silent */
-    /* station_deaf.c */
+    /* whether dprun is heard */
     struct event *deaf_timer;
     int has_reset;          /* the link, for nothing came on it */
     uint64_t deaf_look_ns;  /* the latest look */
@@ -122,15 +122,5 @@ void dp_station_stop_job(dp_station_t *station, int is_orphan);
 
 void dp_station_send_files(dp_station_t *station);
 void dp_station_files_free(dp_station_t *station);
-
-/* ---- station_deaf.c ------------------------------------------------------------------------- */
-
-typedef enum dp_station_deaf {
-    DP_STATION_HEARS,     /* or has told dprun that it does not */
-    DP_STATION_MUST_RESET /* the link: there is no other way to tell dprun */
-} dp_station_deaf_t;
-
-/* Once per beat, and after rest_ns (0: at the next beat). */
-dp_station_deaf_t dp_station_deaf_look(dp_station_t *station, uint64_t now_ns, uint64_t *rest_ns);
 
 #endif
