@@ -2,7 +2,7 @@
  * channel.h - what dprun and its agent tell each other.
  *
  * Small messages over a SOCK_SEQPACKET pair. Its closing is a message too: when dprun is gone, for
- * whatever reason, the agent ends the job.
+ * whatever reason, the agent ends the job. channel.c names the callers.
  */
 #ifndef DP_LAUNCHER_CHANNEL_H
 #define DP_LAUNCHER_CHANNEL_H

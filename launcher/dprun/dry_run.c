@@ -1,5 +1,5 @@
 /*
- * dry_run.c - see dry_run.h.
+ * dry_run.c - see dry_run.h. Called by dprun.c, on dprun's only thread.
  */
 #include "launcher/dprun/dry_run.h"
 

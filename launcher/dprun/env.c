@@ -1,7 +1,9 @@
 /*
  * env.c - the environment a rank is started with.
  *
- * A list searched from front to back: some hundred entries, touched a dozen times per rank.
+ * Called by job.c, in dprun and in the station of another node, and by the agent, which sets what
+ * is a rank's own; each has one thread. A list searched from front to back: some hundred entries,
+ * touched a dozen times per rank.
  */
 #include "launcher/dprun/env.h"
 

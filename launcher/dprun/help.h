@@ -1,5 +1,5 @@
 /*
- * help.h - what --help prints, made from the two tables of flags.
+ * help.h - what --help prints, made from the two tables of flags. Called by dprun.c.
  */
 #ifndef DP_LAUNCHER_HELP_H
 #define DP_LAUNCHER_HELP_H

@@ -1,7 +1,7 @@
 /*
  * job.h - everything about a job that is fixed before its first rank starts.
  *
- * dprun makes it, prints it (--dry-run) and hands it to the agent, which must need nothing else. On
+ * dprun.c makes it, dry_run.c prints it, and the agent, forked with it, must need nothing else. On
  * several nodes the station of each makes one of its own ranks alone (command->place).
  */
 #ifndef DP_LAUNCHER_JOB_H

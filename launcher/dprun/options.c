@@ -1,9 +1,10 @@
 /*
  * options.c - parses a dprun command line.
  *
- * Flags end at the first argument that is not one: it and all that follow are the program's. A
- * flag's value is its own argument or follows "=". Yes/no settings take a value only with
- * "=", so that "dprun --trace program" means what it says.
+ * Called by dprun.c before anything is started, and by help.c for its table of flags. Flags end at
+ * the first argument that is not one: it and all that follow are the program's. A flag's value is
+ * its own argument or follows "=". Yes/no settings take a value only with "=", so that "dprun
+ * --trace program" means what it says.
  */
 #include "launcher/dprun/options.h"
 

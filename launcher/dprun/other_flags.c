@@ -1,5 +1,6 @@
 /*
  * other_flags.c - a table of the flags that people bring from other launchers; see other_flags.h.
+ * Called by options.c.
  */
 #include "launcher/dprun/other_flags.h"
 

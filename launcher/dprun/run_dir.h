@@ -1,6 +1,6 @@
 /*
  * run_dir.h - the directory a job's recorders live in: made at the start, gone after success, kept
- * after a failure until newer failures take its place.
+ * after a failure until newer failures take its place. run_dir.c names the callers.
  */
 #ifndef DP_LAUNCHER_RUN_DIR_H
 #define DP_LAUNCHER_RUN_DIR_H

@@ -1,6 +1,7 @@
 /*
  * spawn.c - fork and exec of one rank.
  *
+ * Called by agent.c in the agent, which has one thread; exec_rank() runs in the new process.
  * fork() and not posix_spawn(): session, parent-death signal, core binding and limits have to be
  * set between the two. Everything dprun opens is close-on-exec, so the child passes on exactly
  * 0, 1, 2, the ticket and what dprun itself was given.

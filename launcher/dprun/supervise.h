@@ -1,6 +1,6 @@
 /*
  * supervise.h - the life of a running job: takes what ranks, agent and user report, and decides
- * when ranks are told to end and when they are killed.
+ * when ranks are told to end and when they are killed. Called by dprun.c, on dprun's only thread.
  */
 #ifndef DP_LAUNCHER_SUPERVISE_H
 #define DP_LAUNCHER_SUPERVISE_H

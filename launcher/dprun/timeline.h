@@ -1,5 +1,6 @@
 /*
  * timeline.h - --timeline FILE[:steps=A-B]: has dptrace merge the ranks' recorders at the end.
+ * Called by dprun.c.
  */
 #ifndef DP_LAUNCHER_TIMELINE_H
 #define DP_LAUNCHER_TIMELINE_H

@@ -1,5 +1,5 @@
 /*
- * wish.c - see wish.h.
+ * wish.c - see wish.h. Called by supervise.c in dprun and by station.c on a node.
  */
 #include "launcher/dprun/wish.h"
 

@@ -1,5 +1,7 @@
 /*
  * fate.c - tells the cause of a failure from its victims, by typed facts alone (fate.h).
+ *
+ * Filled in by the files of supervise.c and read by report.c, on dprun's only thread.
  */
 #include "launcher/dprun/failure/fate.h"
 

@@ -1,5 +1,6 @@
 /*
- * recorder.h - what a rank's flight recorder says it did last, for the failure report.
+ * recorder.h - what a rank's flight recorder says it did last, for the failure report. Called by
+ * report.c and, to trim files, by dprun.c and station_files.c.
  *
  * Reads trace.R.dpt of the run directory (runtime/base/trace_format.h), whose bytes are checked.
  */

@@ -1,5 +1,6 @@
 /*
- * report_file.c - see report_file.h.
+ * report_file.c - see report_file.h. Called by dprun.c before the job and behind its end, on
+ * dprun's only thread.
  */
 #include "launcher/dprun/failure/report_file.h"
 

@@ -3,7 +3,8 @@
  *
  * A file or a pipe is handed over as it is. A terminal is not: the rank lives in another session,
  * so it could read what is meant for the shell while dprun is in the background. Its lines are
- * copied, and only while dprun is in the foreground.
+ * copied, and only while dprun is in the foreground. Called by dprun.c and supervise.c, on dprun's
+ * only thread.
  */
 #ifndef DP_LAUNCHER_INPUT_H
 #define DP_LAUNCHER_INPUT_H

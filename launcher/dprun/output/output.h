@@ -2,8 +2,8 @@
  * output.h - what the ranks write, on its way to dprun's own output and to files.
  *
  * Whole lines, each with its rank; standard output and standard error stay apart; nothing is lost.
- * A slow reader of dprun's output slows the ranks down, as a pipe would. It must not know why a
- * job ends.
+ * A slow reader of dprun's output slows the ranks down, as a pipe would. Called by the files of
+ * supervise.c, on dprun's only thread. It must not know why a job ends.
  */
 #ifndef DP_LAUNCHER_OUTPUT_H
 #define DP_LAUNCHER_OUTPUT_H

@@ -3,7 +3,7 @@
  *
  * The reader of dprun's output may be slow (a pager) or gone (head): the rest queues here. When
  * the queue is too long the sink says so, and output.c reads nothing from the ranks until it has
- * drained.
+ * drained. Called by output.c, on dprun's only thread.
  */
 #ifndef DP_LAUNCHER_SINK_H
 #define DP_LAUNCHER_SINK_H

@@ -1,5 +1,6 @@
 /*
- * check_nodes.c - see check_nodes.h.
+ * check_nodes.c - see check_nodes.h. Called by dprun.c ahead of the job and behind it, and by
+ * supervise.c when all ranks have met.
  *
  * That the stations came proves login, program path, version, dprun's port and the way back to it;
  * they say what their machine is. That the ranks ran shows the rest, and they try the network.

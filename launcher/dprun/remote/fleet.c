@@ -1,10 +1,11 @@
 /*
  * fleet.c - the stations of a job while its ranks run; see fleet.h.
  *
- * A node is lost when its link closes (its machine died and said goodbye, or its station was
- * killed), when it is silent for DP_REMOTE_SILENCE_NS, or when the ssh that brought it up ends. Its
- * station then ends its ranks by itself: by the closed link, the end of its standard input, or its
- * lease.
+ * Callbacks of link.c and of a timer, and what supervise_nodes.c orders; all on dprun's only
+ * thread. A node is lost when its link closes (its machine died and said goodbye, its station was
+ * killed, or nothing of dprun reaches it), when it is silent for DP_REMOTE_SILENCE_NS, or when the
+ * ssh that brought it up ends. Its station then ends its ranks by itself: by the closed link, the
+ * end of its standard input, or its lease.
  */
 #include "launcher/dprun/remote/fleet_internal.h"
 

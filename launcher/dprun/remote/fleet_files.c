@@ -1,6 +1,6 @@
 /*
  * fleet_files.c - brings the recorders of all nodes into dprun's run directory, and measures their
- * clocks; see fleet.h.
+ * clocks; see fleet.h. Called by fleet.c with what stations send, and by dprun.c at the job's end.
  *
  * Clocks: the station answers a ping with its own time. Of a round trip from t0 to t1 its answer
  * lies somewhere in between, so the middle is wrong by half the round trip at most. The shortest

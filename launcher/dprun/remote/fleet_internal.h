@@ -1,8 +1,8 @@
 /*
  * fleet_internal.h - what the parts of a fleet share: fleet.c (frames of running stations, signs of
- * life, loss), fleet_start.c (until all nodes run, and
- * the end), fleet_door.c (the port at which nodes connect), fleet_input.c (standard input),
- * fleet_files.c (run directories and clocks). check_nodes.c reads the nodes' struct.
+ * life, loss), fleet_start.c (until all nodes run, and the end), fleet_door.c (the port at which
+ * nodes connect), fleet_input.c (standard input), fleet_files.c (run directories and clocks).
+ * check_nodes.c reads the nodes. All on dprun's only thread.
  */
 #ifndef DP_LAUNCHER_FLEET_INTERNAL_H
 #define DP_LAUNCHER_FLEET_INTERNAL_H

@@ -1,8 +1,10 @@
 /*
  * fleet_start.c - brings the stations of a job up, and takes them down; see fleet.h.
  *
- * The program starts only after every node has said that it can (READY), so an error on one
- * of them is told before anything has run anywhere. Errors of several nodes are all told.
+ * Called by supervise_nodes.c, and by fleet.c as stations come and answer; its own callbacks are
+ * those of shell.c and of timers. All on dprun's only thread. The program starts only after every
+ * node has said that it can (READY), so an error on one of them is told before anything has run
+ * anywhere. Errors of several nodes are all told.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
  * hosts.h - the nodes of a job by name, and which ranks go where. Pure but for the file it reads.
  *
  * Names come from -H, a hostfile or Slurm. Ranks fill the nodes in order, each up to its slots.
+ * Called by nodes.c and nodes_join.c.
  */
 #ifndef DP_LAUNCHER_HOSTS_H
 #define DP_LAUNCHER_HOSTS_H

@@ -1,5 +1,6 @@
 /*
- * nodes_join.c - see nodes_join.h. Pure but for the secret's file and the environment.
+ * nodes_join.c - see nodes_join.h. Pure but for the secret's file and the environment. Called by
+ * nodes.c, and by dprun.c on all nodes but the first.
  *
  * All nodes run the same command line; that of node 0 decides what is started.
  */

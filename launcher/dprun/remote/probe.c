@@ -1,5 +1,6 @@
 /*
- * probe.c - see probe.h.
+ * probe.c - see probe.h. Called by dprun.c in the process of a rank, which has one thread more
+ * while it listens (reach.c).
  *
  * A first round tries the addresses that lead from one node to another. Where it has found no
  * network for all, a second one tries all addresses, and waits for every one of them.

@@ -1,5 +1,6 @@
 /*
  * shell_command.c - the command lines of shell.h, and what the words of a failed one mean. Pure.
+ * Called by fleet_start.c, and by dry_run.c to print them.
  */
 #include <errno.h>
 #include <stdio.h>
