@@ -1,14 +1,10 @@
 /*
  * test_link_wire.c - frames take what they would on a wire, and arrive when they would.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <linux/virtio_net.h>
 
 #include "tests/bench/peers/link_wire.h"
+#include "tests/unit/cases.h"
 
 enum { TCP_AT = 34, HEADERS = TCP_AT + 32, MSS = 1448 }; /* with time stamps, MTU 1500 */
 

@@ -2,12 +2,6 @@
  * test_forked.c - which descriptors a forked child gives up, and how contexts tell the processes
  * apart.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/forked.h"
+#include "tests/unit/cases.h"
 
 #define NULL_MINOR 3 /* /dev/null is 1:3 */
 

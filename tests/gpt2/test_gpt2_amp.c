@@ -2,12 +2,6 @@
  * test_gpt2_amp.c - training in mixed precision: what a skipped step leaves behind, who decides,
  * and what the levels keep in fp32.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,6 +15,7 @@
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
+#include "tests/unit/cases.h"
 
 static gpt2_error_t error;
 

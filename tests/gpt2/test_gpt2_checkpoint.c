@@ -2,12 +2,6 @@
  * test_gpt2_checkpoint.c - saving, restoring, damage, kills in mid-write, a full disk, llm.c's
  * model files, and text generation.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +18,7 @@
 #include "examples/gpt2/data/llmc.h"
 #include "examples/gpt2/base/random.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 static gpt2_error_t error;
 static const gpt2_shape_t SHAPE = {40, 48, 24, 2, 2, 16};

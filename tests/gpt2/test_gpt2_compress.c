@@ -2,12 +2,6 @@
  * test_gpt2_compress.c - what threshold dropping chooses and keeps, and PowerSGD's factors, against
  * plain loops; without ranks, which compress.sh has.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +9,7 @@
 
 #include "examples/gpt2/base/random.h"
 #include "examples/gpt2/strategy/topk.h"
+#include "tests/unit/cases.h"
 
 static float *floats(size_t count)
 {

@@ -1,12 +1,6 @@
 /*
  * test_gpt2_data.c - data files, good and bad, and the order of sequences.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +9,7 @@
 #include "examples/gpt2/train/options.h"
 #include "examples/gpt2/base/random.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 static gpt2_error_t error;
 

@@ -2,12 +2,6 @@
  * test_gpt2_extra.c - extra state in checkpoints: of all ranks and of each, through a run that
  * stops and goes on, damaged, missing, and of another number of ranks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
+#include "tests/unit/cases.h"
 
 #define RANKS_MAX 3
 

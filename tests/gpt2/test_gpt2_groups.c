@@ -2,18 +2,13 @@
  * test_gpt2_groups.c - groups of tensors divided among ranks: the map of their parts, initial
  * weights and updates of parts, and passes over groups that are supplied one by one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/base/random.h"
 #include "examples/gpt2/model/replica.h"
+#include "tests/unit/cases.h"
 
 #define BATCH 2
 #define LENGTH 8

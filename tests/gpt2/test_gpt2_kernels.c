@@ -1,18 +1,13 @@
 /*
  * test_gpt2_kernels.c - each instruction set's arithmetic against plain loops in double.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/cpu/kernels.h"
 #include "examples/gpt2/base/random.h"
+#include "tests/unit/cases.h"
 
 static float noise(uint64_t stream, size_t index)
 {

@@ -2,12 +2,6 @@
  * test_gpt2_lamb.c - LAMB against worked examples and a plain loop in double; and that neither
  * threads, instruction sets nor the cut into shards change a bit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +9,7 @@
 
 #include "examples/gpt2/base/random.h"
 #include "examples/gpt2/model/lamb.h"
+#include "tests/unit/cases.h"
 
 #define TENSORS_MAX 8
 

@@ -2,12 +2,6 @@
  * test_gpt2_memory.c - the trainer when memory runs out: every allocation of its main thread fails
  * once, from the command line to the last checkpoint, and each time it ends with a reason.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +10,7 @@
 
 #include "examples/gpt2/train/run.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 enum { LIMIT = 3000 }; /* far more allocations than a run makes */

@@ -2,17 +2,12 @@
  * test_gpt2_mesh.c - the mesh and the schedules of a pipeline: places, cuts, who counts what, and a
  * proof by trying that every schedule of a small pipeline ends, within its memory.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "examples/gpt2/mesh/mesh.h"
+#include "tests/unit/cases.h"
 
 static gpt2_error_t error;
 

@@ -5,12 +5,6 @@
  * Tolerances: fp32 sums of a few thousand products round to about 1e-6 relative; 1e-5 per tensor
  * leaves a factor and still catches every wrong term.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +14,7 @@
 #include "examples/gpt2/base/random.h"
 #include "tests/gpt2/fixture.h"
 #include "tests/gpt2/oracle.h"
+#include "tests/unit/cases.h"
 
 #define TENSOR_TOLERANCE 1e-5
 

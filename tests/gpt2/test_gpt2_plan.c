@@ -2,12 +2,6 @@
  * test_gpt2_plan.c - what a run will take: the plan's arithmetic against sums made by hand, the
  * division of time, and the files of --plan, --samples and --summary.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +12,7 @@
 #include "examples/gpt2/train/run.h"
 #include "examples/gpt2/train/summary.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 #define MIB 1048576.0
 

@@ -2,12 +2,6 @@
  * test_gpt2_precision.c - the arithmetic of mixed precision: rounding to 16 bits, products that
  * round, the loss scale's rule, and which words go together.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +10,7 @@
 #include "examples/gpt2/base/random.h"
 #include "examples/gpt2/base/halves.h"
 #include "examples/gpt2/model/precision.h"
+#include "tests/unit/cases.h"
 
 #define LARGEST 0x7bffu /* 65504 as fp16 */
 

@@ -2,12 +2,6 @@
  * test_gpt2_safetensors.c - HF's model files: what is written is read back, HF's own peculiarities
  * are understood, and files that lie are refused with the reason.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +12,7 @@
 #include "examples/gpt2/data/hf_config.h"
 #include "examples/gpt2/data/safetensors.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 static gpt2_error_t error;
 static const gpt2_shape_t SHAPE = {300, 384, 24, 2, 2, 16}; /* heads of 8: not OpenAI's 64 */

@@ -5,12 +5,6 @@
  * The process is traced, and ends instead of its nth system call, for n = 1, 2, ... until it gets
  * to its end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -23,6 +17,7 @@
 
 #include "examples/gpt2/data/checkpoint.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 #define CANNOT_TRACE 77
 #define SYSTEM_CALL (SIGTRAP | 0x80) /* PTRACE_O_TRACESYSGOOD */

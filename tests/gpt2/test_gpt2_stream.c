@@ -2,12 +2,6 @@
  * test_gpt2_stream.c - many data files as one stream: how they are named, cut and counted, and what
  * is said where they are not what they should be.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +13,7 @@
 #include "examples/gpt2/base/random.h"
 #include "examples/gpt2/data/view.h"
 #include "tests/gpt2/scratch.h"
+#include "tests/unit/cases.h"
 
 #define TOKENS 40000
 #define BORDER ((uint64_t)1 << 31)

@@ -2,12 +2,6 @@
  * test_gpt2_trainer.c - whole runs: any number of ranks trains alike, resumes are exact, and what
  * cannot work says why.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,6 +13,7 @@
 #include "examples/gpt2/train/trainer.h"
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/sanitizer.h"
 
 #define STEPS 20

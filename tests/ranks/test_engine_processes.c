@@ -1,12 +1,6 @@
 /*
  * test_engine_processes.c - the CPU engine with ranks as processes, and the death of one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +8,7 @@
 #include <unistd.h>
 
 #include "../unit/engine_cases.h"
+#include "tests/unit/cases.h"
 
 static void everywhere(engine_body_t body)
 {

@@ -5,18 +5,13 @@
  * Ranks are threads here. Rank 0 gathers into a page that cannot be written: when the first block
  * is copied there, all has been checked, and the handler of the signal is the process that lies.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "runtime/engine/cpu/exchange/exchange.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_world.h"
 
 #define RANKS 3

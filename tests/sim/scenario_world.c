@@ -1,16 +1,11 @@
 /*
  * scenario_world.c - makes the worlds of the scenarios, and takes the steps that they share.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
 #include "scenario_world.h"
+#include "tests/unit/cases.h"
 
 static void scenario_violated(void *user, const char *text)
 {

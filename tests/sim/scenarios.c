@@ -5,17 +5,12 @@
  * Each case passes where the protocol is right, and fails for an error of tests/mutation that no
  * other program found.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
 #include "random.h"
 #include "scenario_world.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 /* ---- Wide nodes ----------------------------------------------------------------------------- */

@@ -8,18 +8,15 @@
 #ifndef DP_TESTS_ISOLATED_H
 #define DP_TESTS_ISOLATED_H
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/unit/cases.h"
 
 static inline int run_isolated_case(const struct CMUnitTest *test)
 {

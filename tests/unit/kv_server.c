@@ -8,14 +8,10 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static void *serve(void *argument)
 {

@@ -2,16 +2,12 @@
  * pipeline_op.c - operations for the pipeline's tests: buffers made from a description, and what
  * must be in them afterwards.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "fusion/plan.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/naive.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"

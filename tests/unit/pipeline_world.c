@@ -1,15 +1,11 @@
 /*
  * pipeline_world.c - ranks in one process for the pipeline's tests: their life and their launches.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/pipeline_world.h"
 #include "tests/threads/threads.h"
 

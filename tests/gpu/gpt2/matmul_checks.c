@@ -3,16 +3,11 @@
  */
 #include "tests/gpu/gpt2/matmul_checks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <cuda_runtime_api.h>
 #include <math.h>
 
 #include "kernels/convert.h"
+#include "tests/unit/cases.h"
 
 const gpt2_matmul_t *matmul_plan(gpt2_matmuls_t *set, const gpt2_matmul_shape_t *shape)
 {

@@ -4,17 +4,12 @@
  * Exits with 77 where there is no GPU. The rates are those of GPT-2 124M with 8192 rows, fused and
  * not, as tuned.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/gpu/gpt2/matmul_checks.h"
+#include "tests/unit/cases.h"
 
 static gpt2_matmuls_t *make_set(int tune, int fuse)
 {

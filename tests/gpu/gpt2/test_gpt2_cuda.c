@@ -5,12 +5,6 @@
  * Tolerances, per tensor and relative L2: 1e-5 in fp32, as for the CPU against its oracle; 2e-2 in
  * bf16, whose numbers have 8 bits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +17,7 @@
 #include "tests/gpt2/scratch.h"
 #include "tests/gpu/double/cublaslt.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/sanitizer.h"
 
 #define BATCH 3

@@ -2,12 +2,6 @@
  * test_gpt2_cuda_halves.c - level 2 of mixed precision of a replica on a GPU, on the doubles: its
  * gradients are numbers of 16 bits, passes read weights that are, and the masters are not.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +9,7 @@
 #include "examples/gpt2/cuda/plugin.h"
 #include "examples/gpt2/cuda/replica.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 
 static const gpt2_shape_t SHAPE = {50, 56, 12, 2, 2, 32};
 #define BATCH 3

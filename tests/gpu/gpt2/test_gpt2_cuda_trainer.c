@@ -5,12 +5,6 @@
  * The GPU is the double of the runtime, so the device that the trainer finds is linked here and
  * needs no driver.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -26,6 +20,7 @@
 #include "tests/gpt2/scratch.h"
 #include "tests/gpt2/strategy_threads.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 
 #define STEPS 12
 #define FEW 6 /* where a curve is not the point: simulated kernels are slow */

@@ -2,12 +2,6 @@
  * test_matmul.c - plans of matrix products on the doubles of cuBLASLt and of the runtime: every
  * kind against plain loops, falling back, tuning, the cache, and every call that can fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <dirent.h>
@@ -21,6 +15,7 @@
 #include "tests/gpu/double/cublaslt.h"
 #include "tests/gpu/double/cuda_runtime.h"
 #include "tests/gpu/gpt2/matmul_checks.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 static gpt2_error_t error;

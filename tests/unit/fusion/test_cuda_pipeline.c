@@ -2,14 +2,9 @@
  * test_cuda_pipeline.c - whole pipelines over a fake engine on the CUDA device, and what an
  * optimizer queued behind a gradient sees when the job is aborted.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>
@@ -18,6 +13,7 @@
 
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/pipeline_world.h"
 
 static void make_device(int rank, dp_device_t **device)

@@ -1,15 +1,11 @@
 /*
  * test_identity.c - what a joined rank gives changes no bit of what the others reduce to.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "fusion/item_input.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/naive.h"
 #include "runtime/base/common.h"
 #include "tests/unit/kernel_data.h"

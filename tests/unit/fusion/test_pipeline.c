@@ -1,16 +1,12 @@
 /*
  * test_pipeline.c - what goes through the data plane comes out right, once, whatever happens.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"

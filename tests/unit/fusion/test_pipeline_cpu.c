@@ -2,13 +2,9 @@
  * test_pipeline_cpu.c - the data plane over the CPU engine: whatever is launched comes out right,
  * inside a node and between two.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/pipeline_world.h"
 
 static void everything_inside_a_node(void **unused)

@@ -2,17 +2,13 @@
  * test_pipeline_groups.c - groups, ranks that have joined, reduces and exchanges through the data
  * plane.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/pipeline_world.h"
 #include "tests/unit/sanitizer.h"

@@ -5,14 +5,10 @@
  * Where an operation must not wait, the last rank gives its part of the other lane's operation only
  * after it has seen the first one end: a pipeline that made it wait would never come to the end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <time.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/pipeline_world.h"
 #include "tests/unit/sanitizer.h"

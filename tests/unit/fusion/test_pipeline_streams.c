@@ -2,14 +2,10 @@
  * test_pipeline_streams.c - work behind events of a program's own streams: nothing starts too
  * early, nothing is waited for by a thread that others need, and no order of steps hangs.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 #include "tests/unit/pipeline_world.h"

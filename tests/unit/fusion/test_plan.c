@@ -2,16 +2,12 @@
  * test_plan.c - every element of every entry once, within the fused buffers, the same from the same
  * input.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <math.h>
-#include <cmocka.h>
 
 #include "fusion/plan.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kernel_data.h"
 

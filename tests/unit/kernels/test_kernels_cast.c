@@ -2,16 +2,12 @@
  * test_kernels_cast.c - conversions against an oracle, casts and the compressed halves against the
  * naive loops.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "kernels/convert.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"

@@ -1,14 +1,10 @@
 /*
  * test_kernels_reduce.c - every type, operation, count and alignment, bit for bit the naive loop.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"

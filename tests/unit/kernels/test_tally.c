@@ -1,15 +1,11 @@
 /*
  * test_tally.c - the long accumulator: exact, and the same in whatever order it is filled.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/naive.h"
 #include "kernels/variant.h"
 #include "tests/unit/kernel_data.h"

@@ -5,18 +5,13 @@
 #ifndef DP_TESTS_JOB_FOLDER_H
 #define DP_TESTS_JOB_FOLDER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "launcher/dptrace/analysis.h"
+#include "tests/unit/cases.h"
 
 #define RANKS_MAX 8 /* of a job */
 

@@ -1,18 +1,13 @@
 /*
  * test_damaged.c - a damaged recorder costs what cannot be read of it, and nothing of the others.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/launcher/synth_job.h"
 
 static size_t events_of_rank(const dp_timeline_t *timeline, int rank, size_t *ranks)

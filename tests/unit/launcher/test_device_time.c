@@ -4,12 +4,6 @@
  *
  * Each recording is one step of 100 ms whose truth is written below it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +13,7 @@
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
 #include "runtime/trace/trace.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/launcher/job_folder.h"
 
 #define LAYERS 6

@@ -2,16 +2,11 @@
  * test_diff.c - `dptrace diff` says which part, span and bucket of a step became slower, by how
  * much.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/launcher/synth_job.h"
 
 /* The text for two jobs on paper. */

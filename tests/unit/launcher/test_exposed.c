@@ -2,12 +2,6 @@
  * test_exposed.c - which collectives a step waited for: dptrace tells them apart, from recorders
  * and from merged files, and its JSON says the same.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include "launcher/dptrace/analysis.h"
 #include "launcher/dptrace/formats.h"
 #include "tests/trace/synth.h"
+#include "tests/unit/cases.h"
 
 #define RANKS 4
 

@@ -3,15 +3,9 @@
  */
 #include "launcher/dprun/job.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -19,6 +13,7 @@
 #include "launcher/dprun/channel.h"
 #include "launcher/dprun/run_dir.h"
 #include "launcher/dprun/timeline.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 static void env_sets_replaces_and_keeps(void **state)

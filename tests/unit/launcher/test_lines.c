@@ -3,16 +3,11 @@
  */
 #include "launcher/dprun/output/lines.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 /* Lines as text: each followed by | (newline), / (return and newline), < (return), + (cut) or .

@@ -6,18 +6,14 @@
 
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "launcher/dprun/remote/seal.h"
 #include "runtime/base/kv.h"
+#include "tests/unit/cases.h"
 
 #define NODE 1
 #define TURNS 10000 /* of a millisecond */

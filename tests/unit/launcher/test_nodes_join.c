@@ -4,17 +4,13 @@
  */
 #include "launcher/dprun/remote/nodes_join.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static char secret_path[] = "/tmp/test-nodes-join-XXXXXX";
 static dp_nodes_t nodes;

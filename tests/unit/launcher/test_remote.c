@@ -2,22 +2,17 @@
  * test_remote.c - the pure parts of a job on several machines: who runs where, which command brings
  * a station up, what a failed one means, what crosses the wire.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "launcher/dprun/remote/hosts.h"
 #include "launcher/dprun/remote/protocol.h"
 #include "launcher/dprun/remote/seal.h"
 #include "launcher/dprun/remote/shell.h"
 #include "launcher/dprun/remote/station_internal.h"
+#include "tests/unit/cases.h"
 
 /* ---- Hosts ---------------------------------------------------------------------------------- */
 

@@ -3,17 +3,13 @@
  */
 #include "launcher/dprun/failure/report.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include <signal.h>
+
+#include "tests/unit/cases.h"
 
 #define MS UINT64_C(1000000)
 #define SIZE 4

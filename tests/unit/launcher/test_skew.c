@@ -2,16 +2,11 @@
  * test_skew.c - dptrace finds a rank that is late, however the ranks came to launch: by agreement,
  * or each by itself, so that the engines waited.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/launcher/synth_job.h"
 
 static void late_rank_shows_as_skew(int wait_for_all, int unasked)

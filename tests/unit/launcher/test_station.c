@@ -9,20 +9,15 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "launcher/dprun/remote/look.h"
+#include "tests/unit/cases.h"
 
 #define PATIENCE_S 20 /* then SIGALRM ends the station: it waits for the name service */
 #define MS 1000000ull

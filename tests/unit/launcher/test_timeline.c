@@ -2,12 +2,6 @@
  * test_timeline.c - dptrace on jobs whose truth is known: the report finds what was put in, merged
  * files say the same as recorders, and damaged ones are refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,6 +16,7 @@
 #include "launcher/dptrace/perfetto.h"
 #include "launcher/dptrace/proto.h"
 #include "launcher/dptrace/view.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/launcher/synth_job.h"
 
 static void halved_link_shows_as_exposed_wire(void **state)

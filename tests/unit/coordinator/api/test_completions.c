@@ -2,16 +2,11 @@
  * test_completions.c - the list of operations that are over, in a world of one: its descriptor is
  * readable for as long as a cookie is left, however few are read at a time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <poll.h>
 #include <stdio.h>
 
 #include "dp.h"
+#include "tests/unit/cases.h"
 
 enum { OPERATIONS = 200 };
 

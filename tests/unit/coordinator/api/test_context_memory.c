@@ -2,18 +2,13 @@
  * test_context_memory.c - the front door when memory runs out: every allocation of the calling
  * thread fails once, and each time there is an error and nothing is left behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
 #include "coordinator/api/operation/stream.h"
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/threads/threads.h"
 

@@ -1,14 +1,9 @@
 /*
  * test_cuda_stage.c - tensors in plain host memory on a context that works on a GPU.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 
@@ -18,6 +13,7 @@
 #include "coordinator/api/operation/submit.h"
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 
 /* As much of a context as a submission looks at before it has a request. */
 typedef struct fixture {

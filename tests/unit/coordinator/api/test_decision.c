@@ -1,15 +1,11 @@
 /*
  * test_decision.c - norm, clip factor, skip and loss scale out of a step's figures.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
-#include <cmocka.h>
 
 #include "coordinator/api/model/decision.h"
 #include "kernels/variant.h"
+#include "tests/unit/cases.h"
 
 static dp_tally_t figures(double squares, uint64_t nonfinite)
 {

@@ -2,12 +2,6 @@
  * test_failure_report.c - what each rank tells the launcher when its world ends: typed facts that
  * hold on the rank that caused it and on those that were only told.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -17,6 +11,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 enum { RANKS = 2 };
 

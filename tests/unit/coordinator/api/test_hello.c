@@ -2,12 +2,6 @@
  * test_hello.c - ranks that cannot work together say so at their start: a rank that runs another
  * version of libdp is named on every rank, with both versions.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +9,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 enum { RANKS = 3 };
 

@@ -3,12 +3,6 @@
  * engine alone and beside another rank. Every allocation of the calling thread fails once; each
  * time there is an error with a text, nothing is left, and the other rank does not wait for ever.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include "dp.h"
 #include "runtime/engine/engine.h"
 #include "runtime/shm/arena.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/threads/threads.h"
 

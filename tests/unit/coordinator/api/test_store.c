@@ -4,12 +4,6 @@
  *
  * Ranks are threads of this process with real transports; the store is a table under a lock.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +11,7 @@
 #include <time.h>
 
 #include "dp.h"
+#include "tests/unit/cases.h"
 
 enum { RANKS_MAX = 4, KEYS_MAX = 64, VALUE_MAX = 4096 };
 

@@ -2,11 +2,7 @@
  * test_health.c - heartbeats and silence, on a clock that the test sets.
  */
 #include "coordinator/loop/health.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define START (5000 * MS)

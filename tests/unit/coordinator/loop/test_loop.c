@@ -6,18 +6,15 @@
 #include "coordinator/loop/progress.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "runtime/base/inject.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define RANKS_MAX 8

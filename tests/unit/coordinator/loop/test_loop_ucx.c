@@ -8,9 +8,7 @@
 #include "coordinator/loop/progress.h"
 
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define ROUNDS 500

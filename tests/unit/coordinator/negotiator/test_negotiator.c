@@ -1,12 +1,6 @@
 /*
  * test_negotiator.c - the rules of the negotiator one by one, in worlds of a few ranks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +10,7 @@
 #include "coordinator/negotiator/state.h"
 #include "runtime/transport/transport.h"
 #include "tests/sim/world.h"
+#include "tests/unit/cases.h"
 
 #define MS UINT64_C(1000000)
 

@@ -4,18 +4,13 @@
  *
  * Seven ranks on two nodes: 0 <- 1, 2, 4;  1 <- 3;  4 <- 5, 6.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/negotiator/messages.h"
 #include "tests/sim/world.h"
+#include "tests/unit/cases.h"
 
 #define RANKS 7
 #define SECOND UINT64_C(1000000000)

@@ -2,16 +2,11 @@
  * test_negotiator_memory.c - the nth allocation of a rank fails: its world ends with that cause on
  * all ranks, and nothing leaks or crashes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/negotiator/negotiator.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 #define RANKS 3 /* a chain: root, inner node, leaf */

@@ -2,15 +2,10 @@
  * test_negotiator_mesh.c - the groups of a mesh of 4,096 ranks, 8 x 8 x 64: the root knows more
  * groups than a rank can be in, and each rank sees three.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "tests/sim/world.h"
+#include "tests/unit/cases.h"
 
 enum { AXES = 3, RANKS = 8 * 8 * 64, GROUPS = RANKS / 8 + RANKS / 8 + RANKS / 64 };
 

@@ -2,13 +2,8 @@
  * test_negotiator_priority.c - in which order the root launches tensors that it could launch at one
  * moment: by the largest priority that a rank gave, then as they became complete.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "tests/sim/world.h"
+#include "tests/unit/cases.h"
 
 enum { TENSORS = 6 };
 

@@ -1,17 +1,12 @@
 /*
  * test_signature.c - signatures compare, travel and explain themselves; items survive the wire.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/negotiator/messages.h"
+#include "tests/unit/cases.h"
 
 static dp_signature_part_t base_parts[3] = {{768, DP_F32}, {16, DP_F32}, {5, DP_I64}};
 

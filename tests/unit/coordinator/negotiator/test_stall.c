@@ -1,15 +1,10 @@
 /*
  * test_stall.c - what is said about ranks that do not come, when, and to whom.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "tests/sim/world.h"
+#include "tests/unit/cases.h"
 
 #define SECOND UINT64_C(1000000000)
 

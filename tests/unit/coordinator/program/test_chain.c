@@ -2,16 +2,11 @@
  * test_chain.c - chains of submissions: alike while programs are, and the first difference in
  * words, also between chains of different length and for bytes that make no sense.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "coordinator/program/chain.h"
+#include "tests/unit/cases.h"
 
 static void add_so(dp_chain_t *chain, const char *name, uint64_t count,
                    const dp_chain_manner_t *manner)

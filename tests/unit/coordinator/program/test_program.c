@@ -2,14 +2,8 @@
  * test_program.c - order=program against the negotiated order: the same bits, with any size of
  * bucket; and the rules that cut buckets.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 #include <pthread.h>
@@ -18,6 +12,7 @@
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 #define RANKS 3
 #define TENSORS 12

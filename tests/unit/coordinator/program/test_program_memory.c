@@ -3,16 +3,11 @@
  * thread fails, in a submission or in the launch it makes, every request ends and nothing is left
  * behind.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "coordinator/api/world/init.h"
 #include "coordinator/api/context/context.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/threads/threads.h"
 

@@ -2,13 +2,8 @@
  * test_layout.c - rows and pools of dp_shards_t: for 1 to 9 ranks the rows cover a group once, are
  * equal and begin at multiples of 4096.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "coordinator/shards/layout.h"
+#include "tests/unit/cases.h"
 
 static void rows_cover_a_group_once(void **unused)
 {

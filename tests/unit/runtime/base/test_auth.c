@@ -3,14 +3,10 @@
  */
 #include "runtime/base/auth.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static void fill(dp_secret_t *secret, uint8_t *a, uint8_t *b)
 {

@@ -7,16 +7,11 @@
 #include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/base/wire.h"
+#include "tests/unit/cases.h"
 
 static dp_error_t error;
 

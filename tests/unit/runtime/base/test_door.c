@@ -8,16 +8,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "runtime/base/local_socket.h"
+#include "tests/unit/cases.h"
 
 #define TURNS 10000 /* of a millisecond */
 #define EXPECTED 2

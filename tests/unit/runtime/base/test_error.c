@@ -3,14 +3,10 @@
  */
 #include "runtime/base/error.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static void error_set_returns_status_and_text(void **state)
 {

@@ -4,11 +4,7 @@
 #include "runtime/base/inject.h"
 
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 static dp_log_t quiet; /* what is announced is not this test's matter, but for one case */

@@ -5,15 +5,10 @@
 
 #include <stdio.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kv_server.h"
 

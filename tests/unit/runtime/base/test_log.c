@@ -9,14 +9,10 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 /* A log into a pipe, and what came out of it. */
 typedef struct capture {

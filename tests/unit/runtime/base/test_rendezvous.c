@@ -6,15 +6,9 @@
  */
 #include "runtime/base/rendezvous.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -23,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 #define RANKS_MAX 8

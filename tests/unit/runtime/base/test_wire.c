@@ -3,14 +3,10 @@
  */
 #include "runtime/base/wire.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static size_t write_all(uint8_t *data, size_t room)
 {

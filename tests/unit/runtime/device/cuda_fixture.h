@@ -5,18 +5,13 @@
 #ifndef DP_TESTS_CUDA_FIXTURE_H
 #define DP_TESTS_CUDA_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 
 enum { streams_max = 3 };
 

@@ -2,14 +2,9 @@
  * test_cuda_device.c - the CUDA device over the double of the runtime: order, events, tallies,
  * stamps, which GPU, and what happens when calls fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -18,6 +13,7 @@
 
 #include "runtime/device/cuda.h"
 #include "tests/gpu/double/cuda_runtime.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/isolated.h"
 #include "tests/unit/runtime/device/cuda_fixture.h"
 

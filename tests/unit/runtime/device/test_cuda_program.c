@@ -2,12 +2,7 @@
  * test_cuda_program.c - the CUDA device over the double of the runtime, beside a program that
  * queues far ahead of it: marks of the program's streams, and launches behind them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/isolated.h"
 #include "tests/unit/runtime/device/cuda_fixture.h"
 

@@ -1,12 +1,6 @@
 /*
  * test_device.c - streams and events of the host device: order, inline work, waits, idleness.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "runtime/device/device.h"
 

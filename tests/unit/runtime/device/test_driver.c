@@ -4,20 +4,16 @@
  * old NCCL already ("loaded" and its file), and once beside a plug-in that cannot be opened
  * ("broken").
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include <dlfcn.h>
 
 #include "runtime/base/build_info.h"
 #include "runtime/base/driver.h"
 #include "runtime/device/plugin.h"
+#include "tests/unit/cases.h"
 
 /* Whatever there is, the answer has words. */
 static void the_answer_has_words(void **unused)

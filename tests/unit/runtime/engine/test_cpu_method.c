@@ -1,13 +1,8 @@
 /*
  * test_cpu_method.c - the cheaper method is found, kept, and left when it no longer is.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "runtime/engine/cpu/intra_node/method.h"
+#include "tests/unit/cases.h"
 
 #define BYTES ((size_t)64 << 20)
 

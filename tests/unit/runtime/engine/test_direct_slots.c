@@ -1,15 +1,10 @@
 /*
  * test_direct_slots.c - the ring between two ranks, and which message is the one that is received.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "runtime/engine/cpu/direct/slots.h"
+#include "tests/unit/cases.h"
 
 static dp_slots_t ring;
 

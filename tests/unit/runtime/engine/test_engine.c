@@ -1,18 +1,13 @@
 /*
  * test_engine.c - the CPU engine with ranks as threads, inside a node and between pretended ones.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_cases.h"
 
 static int hosts_max = 3;

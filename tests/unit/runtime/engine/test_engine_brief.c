@@ -5,16 +5,11 @@
  * The proof takes no clock: the last rank gives its part only once enqueue() has come back on all
  * the others. If that waited for the last rank, the test would never end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_world.h"
 
 enum { rounds = 40, count_max = 1024, give_up_ns = 200000 };

@@ -6,12 +6,6 @@
  *
  * UCX 1.13 ends the process in a few of a hundred such cases if it is let: see inter_node/link.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_world.h"
 #include "runtime/base/thread.h"
 #include "runtime/engine/cpu/inter_node/link.h"

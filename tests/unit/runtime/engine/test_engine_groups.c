@@ -1,17 +1,12 @@
 /*
  * test_engine_groups.c - groups, reduce and exchanges of the CPU engine, with ranks as threads.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_cases.h"
 #include "tests/unit/fail_allocation.h"
 

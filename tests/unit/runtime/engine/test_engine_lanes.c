@@ -2,16 +2,11 @@
  * test_engine_lanes.c - reductions and gathers of the CPU engine do not wait for each other, and an
  * abort ends both.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_cases.h"
 
 static int hosts_max = 3;

@@ -3,12 +3,6 @@
  * of one that they do; an allreduce also where the system forbids to read it, the others are not
  * offered there; and it ends when the memory is not there.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_reference.h"
 #include "tests/unit/engine_world.h"
 #include "tests/unit/sanitizer.h"

@@ -2,12 +2,6 @@
  * test_nccl_engine.c - the NCCL engine over doubles of NCCL and of the CUDA runtime: what the
  * collectives give, and how each kind of failure ends.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fnmatch.h>
 #include <math.h>
 #include <semaphore.h>
@@ -20,6 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/engine/nccl/nccl_internal.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/engine_cases.h"
 #include "tests/unit/nccl_world.h"
 #include "tests/gpu/double/cuda_runtime.h"

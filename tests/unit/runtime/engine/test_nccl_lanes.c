@@ -2,19 +2,15 @@
  * test_nccl_lanes.c - gathers have a communicator and a stream of their own, and do not wait for a
  * reduction; on simulated devices, ranks as threads.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>
 
 #include "tests/gpu/double/cuda_runtime.h"
 #include "tests/gpu/double/nccl.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/nccl_world.h"
 
 /* Checks that no object is left from before, nor for later. */

@@ -2,13 +2,8 @@
  * test_nccl_memory.c - memory that NCCL knows: where it is told of any, and while a group ends; and
  * fused buffers, of which it is told in as few calls as it can be. On simulated devices.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>
@@ -16,6 +11,7 @@
 #include "runtime/engine/nccl/nccl_internal.h"
 #include "tests/gpu/double/cuda_runtime.h"
 #include "tests/gpu/double/nccl.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/nccl_world.h"
 
 /* The keeper is held where a group has left but is still there; it goes on, and frees the group, as

@@ -8,16 +8,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "runtime/base/rendezvous.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/kv_server.h"
 #include "tests/threads/threads.h"

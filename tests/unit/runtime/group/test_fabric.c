@@ -4,17 +4,13 @@
  */
 #include "runtime/group/fabric.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static char root[64];
 static char text[256];

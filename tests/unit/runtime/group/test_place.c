@@ -1,17 +1,11 @@
 /*
  * test_place.c - where rank 0 of a job that others started listens, by what its name means there.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/group/bootstrap_place.h"
+#include "tests/unit/cases.h"
 
 static const char *own[] = {"10.99.0.1", "fd99::1", "10.98.0.1", "127.0.0.1"};
 

@@ -5,17 +5,13 @@
 #include "runtime/group/pmi.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define SOON (dp_now_ns() + 20000000000u) /* never reached unless something is wrong */
 

@@ -3,15 +3,11 @@
  */
 #include "runtime/group/starter.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static dp_config_t config;
 static dp_error_t error;

@@ -4,15 +4,10 @@
 #include "runtime/group/topology.h"
 
 #include <stdio.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 #define RANKS 300

@@ -7,16 +7,12 @@
 #include "runtime/network/reach.h"
 
 #include <arpa/inet.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define NODES 40
 #define SECOND 1000000000ull

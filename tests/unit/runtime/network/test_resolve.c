@@ -8,13 +8,9 @@
 #include <netdb.h>
 #include <poll.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define PATIENCE_NS 20000000000ull
 #define MS 1000000ull

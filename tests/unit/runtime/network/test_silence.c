@@ -3,11 +3,7 @@
  * test sets.
  */
 #include "runtime/network/silence.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define START (5000 * MS)

@@ -2,12 +2,6 @@
  * test_arena.c - shared memory of the ranks of a node: seeing each other, giving back, running out,
  * strangers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "runtime/base/local_socket.h"
 #include "runtime/shm/arena.h"

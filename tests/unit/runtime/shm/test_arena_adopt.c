@@ -2,12 +2,6 @@
  * test_arena_adopt.c - memory of the program as pages of an arena: what is taken and what is not,
  * who sees it, and that it survives whatever fails.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 #include "tests/unit/fail_call.h"
 #include "runtime/shm/arena.h"

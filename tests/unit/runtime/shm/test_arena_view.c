@@ -2,12 +2,6 @@
  * test_arena_view.c - views of parts of several arenas: what they show, that nobody writes through
  * them, and that nothing is left where one cannot be made.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +14,7 @@
 
 #include "runtime/shm/arena.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 #define PAGE ((size_t)4096)
 #define RANKS 2

@@ -2,12 +2,6 @@
  * test_trace.c - the recorder and the reader of its files: what was written is there, the latest
  * survives, threads do not mix, a killed process leaves a readable file, and damage is noticed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/trace/trace.h"
+#include "tests/unit/cases.h"
 
 typedef struct folder {
     char path[64];

@@ -3,12 +3,6 @@
  * recorder, and everything dptrace does from loading to the page. Nothing leaks (under asan),
  * nothing crashes, and the status says what happened.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +12,7 @@
 #include "launcher/dptrace/formats.h"
 #include "launcher/dptrace/view.h"
 #include "tests/trace/synth.h"
+#include "tests/unit/cases.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

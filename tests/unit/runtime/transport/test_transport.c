@@ -6,20 +6,17 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "runtime/network/interface.h"
 #include "runtime/transport/line.h"
 #include "runtime/transport/ucx_process.h"
 #include "tests/threads/threads.h"
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define TAG 0xfeedfacecafebeefull

@@ -3,12 +3,10 @@
  */
 #include "runtime/transport/frame.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define TAG 0x1122334455667788ull
 

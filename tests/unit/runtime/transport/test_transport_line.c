@@ -9,18 +9,15 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "runtime/network/interface.h"
 #include "runtime/transport/line_hello.h"
+#include "tests/unit/cases.h"
 
 #define MS 1000000ull
 #define PATIENCE_NS 20000000000ull

@@ -4,12 +4,9 @@
  */
 #include "runtime/transport/line_hello.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static const dp_secret_t world = {{1, 2, 3}};
 static const uint8_t nonces[2][DP_LINE_NONCE_BYTES] = {{4}, {5}};

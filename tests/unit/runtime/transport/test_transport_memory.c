@@ -6,14 +6,12 @@
 #include "coordinator/loop/progress.h"
 #include "tests/threads/threads.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

@@ -6,13 +6,10 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/fail_allocation.h"
 
 typedef struct pair {

@@ -10,8 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +18,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "runtime/transport/mailbox.h"
 #include "runtime/transport/near.h"
+#include "tests/unit/cases.h"
 #include "tests/unit/sanitizer.h"
 
 #define TAG 0xabcdef0123456789ull
