@@ -42,7 +42,7 @@ typedef struct probe {
 
 static void free_values(probe_t *probe)
 {
-    for (int i = 0; probe->values != NULL && i < probe->size; i++) {
+    for (int i = 0; i < probe->size; i++) {
         free(probe->values[i]);
         probe->values[i] = NULL;
     }
@@ -254,8 +254,9 @@ static dp_status_t open_probe(probe_t *probe, char *const *names, dp_error_t *er
     probe->rank = read_number("DP_RANK");
     probe->size = read_number("DP_SIZE");
     if (ticket_fd < 0 || probe->size < 1 || probe->rank < 0 || probe->rank >= probe->size) {
-        return dp_error_set(error, DP_ERR_CONFIG,
-                            "dprun --probe is started by dprun --check itself");
+        (void)dp_error_set(error, DP_ERR_CONFIG,
+                           "dprun --probe is started by dprun --check itself");
+        return DP_ERR_CONFIG;
     }
     count = (size_t)probe->size;
     dp_log_init(&log, DP_LOG_WARN, probe->rank);
@@ -272,8 +273,10 @@ static dp_status_t open_probe(probe_t *probe, char *const *names, dp_error_t *er
     probe->bytes = calloc(count, sizeof(*probe->bytes));
     if (probe->lists == NULL || probe->cards == NULL || probe->surveys == NULL ||
         probe->chosen == NULL || probe->names == NULL || probe->values == NULL ||
-        probe->bytes == NULL)
-        return dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+        probe->bytes == NULL) {
+        (void)dp_error_set(error, DP_ERR_NO_MEMORY, "out of memory");
+        return DP_ERR_NO_MEMORY;
+    }
     probe->deadline_ns = dp_now_ns() + probe->config.start_timeout_ns;
     status = dp_kv_connect(&probe->ticket, probe->rank, probe->deadline_ns, &probe->kv, error);
     return status == DP_OK ? exchange_names(probe, names, error) : status;
@@ -282,8 +285,8 @@ static dp_status_t open_probe(probe_t *probe, char *const *names, dp_error_t *er
 static void close_probe(probe_t *probe)
 {
     dp_reach_close(probe->reach);
+    if (probe->kv != NULL) free_values(probe); /* before there was one, none came */
     dp_kv_close(probe->kv);
-    free_values(probe);
     for (int i = 0; i < probe->size; i++) {
         if (probe->names != NULL) free(probe->names[i]);
         if (probe->surveys != NULL) dp_reach_survey_free(&probe->surveys[i]);
