@@ -6,6 +6,7 @@
 set -u
 . "$(dirname "$0")/port.sh"
 dprun=$(readlink -f "$1") names=$(readlink -f "$2") way=$3
+"$names" >/dev/null || { echo "no list of flags"; exit 1; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
