@@ -30,22 +30,17 @@ int dp_bucket_keeps_row(const dp_bucket_t *bucket)
            !dp_bucket_engine_compresses(bucket);
 }
 
-static int is_reduction(const dp_bucket_t *bucket)
-{
-    return bucket->plan->collective == DP_COLLECTIVE_ALLREDUCE ||
-           bucket->plan->collective == DP_COLLECTIVE_REDUCE_SCATTER ||
-           bucket->plan->collective == DP_COLLECTIVE_REDUCE;
-}
-
 int dp_bucket_wants_tally(const dp_bucket_t *bucket)
 {
-    return is_reduction(bucket) && dp_dtype_is_float(bucket->plan->dtype) &&
+    return dp_collective_reduces(bucket->plan->collective) &&
+           dp_dtype_is_float(bucket->plan->dtype) &&
            (bucket->plan->reduce == DP_SUM || bucket->plan->reduce == DP_AVERAGE);
 }
 
 int dp_bucket_folds_scales(const dp_bucket_t *bucket)
 {
-    if (!is_reduction(bucket) || !dp_dtype_is_float(bucket->plan->dtype)) return 0;
+    if (!dp_collective_reduces(bucket->plan->collective) || !dp_dtype_is_float(bucket->plan->dtype))
+        return 0;
     return dp_bucket_is_cast(bucket) || dp_bucket_device(bucket)->is_async;
 }
 
@@ -138,7 +133,7 @@ static void fill_piece(dp_bucket_t *bucket, size_t index)
                                  .postscale = 1.0,
                                  .exponent = bucket->op.wire != DP_WIRE_NONE ? state->exponent : 0,
                                  .root = dp_bucket_entry(bucket, index)->root};
-    if (is_reduction(bucket) && dp_dtype_is_float(bucket->plan->dtype) &&
+    if (dp_collective_reduces(bucket->plan->collective) && dp_dtype_is_float(bucket->plan->dtype) &&
         !dp_bucket_folds_scales(bucket)) {
         piece->prescale = state->prescale;
         piece->postscale = state->postscale;

@@ -13,17 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is_reduction(const dp_pipeline_item_t *item)
-{
-    return item->collective == DP_COLLECTIVE_ALLREDUCE ||
-           item->collective == DP_COLLECTIVE_REDUCE_SCATTER ||
-           item->collective == DP_COLLECTIVE_REDUCE ||
-           item->collective == DP_COLLECTIVE_REDUCE_SCATTERV;
-}
-
 static int is_sum(const dp_pipeline_item_t *item)
 {
-    return is_reduction(item) && (item->reduce == DP_SUM || item->reduce == DP_AVERAGE);
+    return dp_collective_reduces(item->collective) &&
+           (item->reduce == DP_SUM || item->reduce == DP_AVERAGE);
 }
 
 static int makes_or_ends_group(const dp_pipeline_item_t *item)
@@ -205,8 +198,9 @@ static int scales_first(const dp_fusion_job_t *job, size_t i, dp_dtype_t dtype)
 {
     const dp_pipeline_t *pipeline = job->pipeline;
 
-    return pipeline->device->ops->is_async && is_reduction(&job->launch->items[i]) &&
-           dp_dtype_is_float(dtype) && job->items[i].prescale != 1.0;
+    return pipeline->device->ops->is_async &&
+           dp_collective_reduces(job->launch->items[i].collective) && dp_dtype_is_float(dtype) &&
+           job->items[i].prescale != 1.0;
 }
 
 /* 1: the tensor travels in another type, and the engine does not cast: so it has to go through a
@@ -243,7 +237,8 @@ static void fill_entry(dp_fusion_job_t *job, size_t e, size_t i, size_t t)
         entry->collective = DP_COLLECTIVE_REDUCE;
         entry->root = (int)t;
     }
-    if (item->reduce == DP_AVERAGE && is_reduction(item) && !dp_dtype_is_float(tensor->dtype)) {
+    if (item->reduce == DP_AVERAGE && dp_collective_reduces(item->collective) &&
+        !dp_dtype_is_float(tensor->dtype)) {
         entry->divisor = job->items[i].divisor;
     }
 }

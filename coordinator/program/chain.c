@@ -99,13 +99,6 @@ void dp_chain_add_wait(dp_chain_t *chain)
 
 /* ---- As text -------------------------------------------------------------------------------- */
 
-static int reduces(dp_collective_t collective)
-{
-    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_REDUCE ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTER ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTERV;
-}
-
 /* Everything that may differ and is not a default: "act.3 (allreduce sum of 768 f32)". */
 static void describe_link(const dp_chain_link_t *link, char *text)
 {
@@ -127,8 +120,9 @@ static void describe_link(const dp_chain_link_t *link, char *text)
     }
     if (link->tag != 0) snprintf(tag, sizeof(tag), ", tag %016" PRIx64, link->tag);
     snprintf(text, DP_CHAIN_WHAT_MAX, "%.*s (%s%s%s of %llu %s%s%s%s%s%s%s%s)", 48, link->name,
-             dp_collective_name(link->collective), reduces(link->collective) ? " " : "",
-             reduces(link->collective) ? dp_reduce_name(link->reduce) : "",
+             dp_collective_name(link->collective),
+             dp_collective_reduces(link->collective) ? " " : "",
+             dp_collective_reduces(link->collective) ? dp_reduce_name(link->reduce) : "",
              (unsigned long long)link->count, dp_dtype_name(link->dtype), parts, root, wire, scales,
              tag, link->manner.in_place ? ", where it lies" : "",
              link->manner.launches_now ? ", launched at once" : "");

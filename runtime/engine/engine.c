@@ -30,6 +30,13 @@ const char *dp_collective_name(dp_collective_t collective)
     return (unsigned)collective < DP_COLLECTIVE_COUNT ? names[collective] : "unknown";
 }
 
+int dp_collective_reduces(dp_collective_t collective)
+{
+    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_REDUCE ||
+           collective == DP_COLLECTIVE_REDUCE_SCATTER ||
+           collective == DP_COLLECTIVE_REDUCE_SCATTERV;
+}
+
 dp_lane_t dp_lane_of(dp_collective_t collective)
 {
     return collective == DP_COLLECTIVE_ALLGATHER || collective == DP_COLLECTIVE_BROADCAST

@@ -46,6 +46,7 @@ typedef enum dp_collective {
 } dp_collective_t;
 
 const char *dp_collective_name(dp_collective_t collective); /* "allreduce" */
+int dp_collective_reduces(dp_collective_t collective);      /* it has a dp_reduce_t, and scales */
 
 /*
  * A gather that queued behind a large reduction would keep the program waiting for weights that

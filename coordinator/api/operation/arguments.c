@@ -36,13 +36,6 @@ dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp
                             what->name == NULL ? "NULL" : what->name, group->name, reason);
 }
 
-int dp_submit_reduces(dp_collective_t collective)
-{
-    return collective == DP_COLLECTIVE_ALLREDUCE || collective == DP_COLLECTIVE_REDUCE ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTER ||
-           collective == DP_COLLECTIVE_REDUCE_SCATTERV;
-}
-
 /* ---- Extents -------------------------------------------------------------------------------- */
 
 /* The sum of counts[0..until). 0: it is beyond SIZE_MAX. */
@@ -330,7 +323,7 @@ static dp_status_t check_tensor(dp_group_t *group, const dp_submit_t *what, size
                                extent.in_count, tensor->in, extent.out_count, tensor->out,
                                extent.may_share ? ", and not as the operation allows" : "");
     }
-    if (!dp_submit_reduces(what->collective)) return DP_OK;
+    if (!dp_collective_reduces(what->collective)) return DP_OK;
     if (tensor->dtype == DP_BOOL && options->reduce == DP_AVERAGE)
         return dp_submit_error(group, what, DP_ERR_INVALID, "%sbool has no average", at);
     if (!dp_dtype_is_float(tensor->dtype) &&

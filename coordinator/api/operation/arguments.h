@@ -27,7 +27,4 @@ dp_status_t dp_submit_check(dp_group_t *group, const dp_submit_t *what);
 dp_status_t dp_submit_error(const dp_group_t *group, const dp_submit_t *what, dp_status_t status,
                             const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* 1: the collective combines elements. */
-int dp_submit_reduces(dp_collective_t collective);
-
 #endif

@@ -49,7 +49,7 @@ static dp_wire_t resolve_wire(const dp_context_t *context, const dp_submit_t *wh
     const dp_options_t *options = what->options;
     dp_wire_t wire = options->wire == DP_WIRE_DEFAULT ? context->config.wire : options->wire;
 
-    if (!dp_submit_reduces(what->collective) || wire == DP_WIRE_DEFAULT) return DP_WIRE_NONE;
+    if (!dp_collective_reduces(what->collective) || wire == DP_WIRE_DEFAULT) return DP_WIRE_NONE;
     if (options->reduce != DP_SUM && options->reduce != DP_AVERAGE) return DP_WIRE_NONE;
     /* A grouped operation is compressed as a whole or not at all. */
     for (size_t i = 0; i < what->count; i++)
@@ -76,7 +76,7 @@ static dp_status_t fill_signature(const dp_group_t *group, dp_name_state_t *name
                                   const dp_submit_t *what)
 {
     const dp_options_t *options = what->options;
-    int reduces = dp_submit_reduces(what->collective);
+    int reduces = dp_collective_reduces(what->collective);
     size_t part_count = part_count_of(group, what);
     /* The negotiator knows the two ranks of a message by their places. */
     int is_message = what->collective == DP_COLLECTIVE_SEND;
