@@ -1,5 +1,5 @@
-"""What gpt2_hvd.py, gpt2_ddp.py and gpt2_fsdp.py have in common: the model, weights and samples of the
-trainer in C (examples/gpt2), in PyTorch. With equal flags the losses are those of build/gpt2.
+"""What gpt2_*.py have in common: the model, weights and samples of the trainer in C (examples/gpt2), in PyTorch.
+With equal flags the losses are those of build/gpt2.
 
 Random numbers are functions of a seed and a place, so a rank draws its samples without asking the others,
 and the samples of a step do not depend on how many ranks share them.
@@ -34,8 +34,11 @@ CLIP = 1.0
 
 # ---- The command line ----------------------------------------------------------------------------
 
-def options_of(about: str) -> argparse.Namespace:
-    """The flags that all three scripts take."""
+BACKEND: dict = {"default": "dp", "help": "of torch.distributed: dp or gloo [dp]"}
+
+
+def options_of(about: str, **flags: dict) -> argparse.Namespace:
+    """The flags that all scripts take, and those of this one by name, as add_argument() takes them."""
     parser = argparse.ArgumentParser(description=about,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="the model's size [tiny]")
@@ -47,6 +50,8 @@ def options_of(about: str) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads of a rank [1]")
     parser.add_argument("--log-every", type=int, default=10, help="steps per line [10]")
     parser.add_argument("--csv", help="writes step and loss of every step there")
+    for name, settings in flags.items():
+        parser.add_argument("--" + name.replace("_", "-"), **settings)
     options = parser.parse_args()
     _, _, _, _, batch, options.seq, steps, options.rate, warmup = PRESETS[options.preset]
     options.batch = options.batch or batch
@@ -164,41 +169,39 @@ class Samples:
         return self.tokens[at], self.tokens[at + 1]
 
 
-def join_group() -> None:
-    """The default process group, over libdp: of torchrun, dprun or srun, or of this process alone."""
+def join_group(backend: str) -> "tuple[int, int]":
+    """Rank and size of the default process group: of torchrun, dprun or srun, or of this process alone."""
     import torch.distributed as dist
     if "RANK" in os.environ:
-        dist.init_process_group("dp")
+        dist.init_process_group(backend)
     else:
-        dist.init_process_group("dp", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    return dist.get_rank(), dist.get_world_size()
 
 
 # ---- The loop ------------------------------------------------------------------------------------
 
-def train(options: argparse.Namespace, rank: int, size: int, model: torch.nn.Module,
-          optimizer: torch.optim.Optimizer, update: Callable[[], Any],
-          average: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Trains. update() is what follows backward; average() takes a rank's loss to the mean of all."""
-    if options.batch % size != 0:
+def train(options: argparse.Namespace, rank: int, size: int, optimizer: torch.optim.Optimizer,
+          step: Callable[[torch.Tensor, torch.Tensor], Any], has_all: bool = False) -> None:
+    """Trains. step(inputs, targets) makes a step and returns the loss over all ranks. Each rank gets its share of
+    a step's sequences, or all of them (has_all)."""
+    if options.batch % size != 0 and not has_all:
         raise SystemExit(f"--batch {options.batch} is not a multiple of {size} ranks")
     samples = Samples(options)
-    local = options.batch // size
+    local = options.batch if has_all else options.batch // size
     losses = []
     began = time.monotonic()
-    for step in range(options.steps):
-        inputs, targets = samples.take(step * options.batch + rank * local, local)
+    for i in range(options.steps):
+        inputs, targets = samples.take(i * options.batch + (0 if has_all else rank * local), local)
         for group in optimizer.param_groups:
-            group["lr"] = rate_of(options, step)
-        loss = model(inputs, targets)
-        loss.backward()
-        update()
-        losses.append(float(average(loss.detach())))
-        if rank == 0 and (step + 1) % options.log_every == 0:
-            speed = (step + 1) * options.batch * options.seq / (time.monotonic() - began)
-            print(f"step {step + 1:5}/{options.steps}  loss {losses[-1]:.4f}  {speed / 1e3:.1f}k tok/s",
+            group["lr"] = rate_of(options, i)
+        losses.append(float(step(inputs, targets)))
+        if rank == 0 and (i + 1) % options.log_every == 0:
+            speed = (i + 1) * options.batch * options.seq / (time.monotonic() - began)
+            print(f"step {i + 1:5}/{options.steps}  loss {losses[-1]:.4f}  {speed / 1e3:.1f}k tok/s",
                   flush=True)
     if rank == 0:
         print(f"learned  {losses[0]:.4f} -> {losses[-1]:.4f} nats per byte on {size} ranks")
         if options.csv:
             with open(options.csv, "w", encoding="utf-8") as file:
-                file.writelines(f"{step + 1},{loss!r}\n" for step, loss in enumerate(losses))
+                file.writelines(f"{i + 1},{loss!r}\n" for i, loss in enumerate(losses))

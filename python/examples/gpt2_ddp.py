@@ -12,23 +12,24 @@ from dp.torch import timeline
 
 
 def main() -> None:
-    options = gpt2.options_of(__doc__)
-    gpt2.join_group()
+    options = gpt2.options_of(__doc__, backend=gpt2.BACKEND)
+    rank, ranks = gpt2.join_group(options.backend)
     model = torch.nn.parallel.DistributedDataParallel(gpt2.model_of(options),
                                                       gradient_as_bucket_view=True)
     optimizer = gpt2.adamw(model)
     timeline.watch(model, optimizer)
 
-    def update() -> None:
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = model(inputs, targets)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), gpt2.CLIP)
         optimizer.step()
         optimizer.zero_grad()
-
-    def average(loss: torch.Tensor) -> torch.Tensor:
+        loss = loss.detach()
         dist.all_reduce(loss, dist.ReduceOp.AVG)
         return loss
 
-    gpt2.train(options, dist.get_rank(), dist.get_world_size(), model, optimizer, update, average)
+    gpt2.train(options, rank, ranks, optimizer, step)
     dist.destroy_process_group()
 
 

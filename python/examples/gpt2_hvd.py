@@ -19,14 +19,14 @@ def main() -> None:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     timeline.watch(model, optimizer)
 
-    def update() -> None:
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = model(inputs, targets)
+        loss.backward()
         optimizer.step()  # waits for the averages, clips, steps
         optimizer.zero_grad()
+        return hvd.allreduce(loss.detach(), name="loss")
 
-    def average(loss: torch.Tensor) -> torch.Tensor:
-        return hvd.allreduce(loss, name="loss")
-
-    gpt2.train(options, hvd.rank(), hvd.size(), model, optimizer, update, average)
+    gpt2.train(options, hvd.rank(), hvd.size(), optimizer, step)
     hvd.shutdown()
 
 

@@ -40,7 +40,6 @@ CLIENTS = {
     "transformers": ("trainer.py", TORCHRUN, (["-m", "dp.torch", "--as", "gloo"], []), ([], []), RANKS),
     "lightning": ("lightning_ddp.py", UNDER_DPRUN, ([], []), (["dp"], ["gloo"]), RANKS),
     "deepspeed": ("deepspeed_zero.py", TORCHRUN, ([], []), (["dp"], ["gloo"]), 3 * RANKS),
-    "torch": ("pipeline.py", TORCHRUN, ([], []), (["dp"], ["gloo"]), 5 * RANKS),
     "ray": ("ray_train.py", [sys.executable], ([], []), (["dp"], ["gloo"]), 1),
 }
 

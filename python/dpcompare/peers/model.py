@@ -15,22 +15,22 @@ FUSED = hasattr(F, "scaled_dot_product_attention")
 class Block(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
-        self.heads = heads
+        self.head = width // heads
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.fc, self.fcproj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def attend(self, x):
-        batch, length, width = x.shape
-        shape = (batch, length, self.heads, width // self.heads)
-        q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
+        parts = self.qkv(x).chunk(3, dim=2)  # of all heads, or of this rank's
+        q, k, v = (part.view(*part.shape[:2], -1, self.head).transpose(1, 2) for part in parts)
         if FUSED:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
+            length = x.shape[1]
+            scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(self.head))
             hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
             y = F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
-        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return self.proj(y.transpose(1, 2).flatten(2))
 
     def forward(self, x):
         x = x + self.attend(self.ln_1(x))
@@ -48,8 +48,8 @@ class GPT2(nn.Module):
                 scale = 0.02 / math.sqrt(2 * layers) if "proj.weight" in name else 0.02
                 nn.init.normal_(weight, 0.0, scale)
 
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+    def forward(self, tokens, targets, positions=None):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]) if positions is None else positions)
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
