@@ -355,8 +355,8 @@ static int coordinator_compare(gpt2_strategy_t *base, int *same, gpt2_error_t *e
 /* Both strategies, but for their names and orders. */
 #define STRATEGY(called, makes)                                                                    \
     {                                                                                              \
-        .name = called, .takes_rows = 1, .can_shard = 1, .can_compress = 1, .can_stage = 1,        \
-        .create = makes, .destroy = coordinator_destroy, .abort = gpt2_dp_abort,                   \
+        .name = (called), .takes_rows = 1, .can_shard = 1, .can_compress = 1, .can_stage = 1,      \
+        .create = (makes), .destroy = coordinator_destroy, .abort = gpt2_dp_abort,                 \
         .alloc = gpt2_dp_alloc, .free = gpt2_dp_free, .attach = coordinator_attach,                \
         .ready = coordinator_ready, .sync = coordinator_sync, .collect = coordinator_collect,      \
         .end_collect = coordinator_end_collect, .distribute = coordinator_distribute,              \
