@@ -8,7 +8,8 @@ of it: logits are equal to 1e-4, tensors to the bit.
 
 FIXTURES/tokens is a vocabulary of 512 tokens. The reference is written from HellaSwag's and LAMBADA's
 descriptions: logits by the model of make_fixtures.py in double precision, byte pairs by a plain loop.
-With DPRUN two ranks share the questions. A Python that has PyTorch can be named by TORCH_PYTHON.
+With DPRUN two ranks share the questions. Runs in the first Python that has PyTorch:
+TORCH_PYTHON, build-torch (./test.sh), build-python (./quickstart.sh --python), or this one.
 """
 import json
 import os
@@ -25,7 +26,9 @@ WORDS = "the rank waits for a tensor and then it goes on to send what others hav
 
 
 def find_python():
-    for python in filter(None, [os.environ.get("TORCH_PYTHON"), sys.executable]):
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    made = [os.path.join(top, name, "bin", "python") for name in ("build-torch", "build-python")]
+    for python in filter(None, [os.environ.get("TORCH_PYTHON"), *filter(os.path.exists, made), sys.executable]):
         if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
             return python
     print("eval_reference.py: no PyTorch: skipped")

@@ -24,7 +24,9 @@ SPACES = [" ", "  ", "   ", "\n", "\n\n", "\t", " \n", "\r\n", "\u00a0", "\u2003
 
 def find_python():
     """The first interpreter that has the peer."""
-    for python in filter(None, [os.environ.get("TORCH_PYTHON"), sys.executable]):
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    made = [os.path.join(top, name, "bin", "python") for name in ("build-torch", "build-python")]
+    for python in filter(None, [os.environ.get("TORCH_PYTHON"), *filter(os.path.exists, made), sys.executable]):
         if subprocess.run([python, "-c", "import tiktoken, regex"], capture_output=True).returncode == 0:
             return python
     print("tokens_peers.py: no tiktoken: skipped (pip install tiktoken regex)")
