@@ -290,7 +290,8 @@ static void submission_after_idling_is_told_by_its_own_thread(void **state)
         await(&rank[1], i + 1);
     }
     told = atomic_load(&own_sent);
-    assert_in_range(told, TIMES / 2, TIMES); /* at other times a heartbeat had woken it */
+    /* At other times a heartbeat had woken it; one that was due may be among those sent. */
+    assert_true(told >= TIMES / 2);
     world_end(world);
 }
 

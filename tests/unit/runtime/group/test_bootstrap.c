@@ -260,7 +260,8 @@ static void threads_ranks_that_do_not_come_are_named(void **state)
     static const char *const names[] = {"x", NULL, "x", NULL};
 
     (void)state;
-    expect_all_fail(names, -1, dp_now_ns() + 50000000u, DP_ERR_TIMEOUT, "for ranks 1, 3");
+    /* within which the other two come, however busy the machine is */
+    expect_all_fail(names, -1, dp_now_ns() + 1000000000u, DP_ERR_TIMEOUT, "for ranks 1, 3");
 }
 
 static void threads_different_names_are_a_mismatch(void **state)
