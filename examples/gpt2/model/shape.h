@@ -111,7 +111,7 @@ int gpt2_shape_check(const gpt2_shape_t *shape, gpt2_error_t *error);
 int gpt2_layout_create(const gpt2_shape_t *shape, gpt2_layout_t **out, gpt2_error_t *error);
 void gpt2_layout_destroy(gpt2_layout_t *layout);
 
-/* What one place of `parts` along the tensor axis has of the dimensions that are cut: of n, those
+/* The part that one place of `parts` on the tensor axis has of a dimension that is cut: of n, those
  * from n part / parts to n (part + 1) / parts. */
 typedef struct gpt2_local {
     size_t heads;

@@ -56,7 +56,7 @@ static const gpt2_flags_t FLAGS = {
     .stray = "the model: --init FILE",
 };
 
-/* What ranks add up. */
+/* Figures that ranks add up. */
 typedef struct tally {
     double examples;
     double right;      /* by the sum of a choice's losses; LAMBADA: every token was the likeliest */

@@ -283,7 +283,7 @@ static int check_gemm(const gpt2_options_t *options, gpt2_error_t *error)
     return gpt2_fail(error, "--gemm %s: not a number of pieces from 2 to 1024", options->gemm);
 }
 
-/* What copies that are divided cannot be combined with yet. */
+/* Options that copies which are divided cannot be combined with yet. */
 static int check_staged(const gpt2_options_t *options, gpt2_error_t *error)
 {
     const char *flag = options->tp > 0 && options->pp <= 0 ? "--tp" : "--pp";
