@@ -64,7 +64,7 @@ static int is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* The four digits of \uXXXX; json->at is on the u, and then on the last digit. */
+/* Reads the four digits of an escape: json->at is on its letter u, and then on its last digit. */
 static int read_hex(gpt2_json_t *json, uint32_t *code)
 {
     static const char digits[] = "0123456789abcdefABCDEF";

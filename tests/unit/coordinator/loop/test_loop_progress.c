@@ -54,7 +54,9 @@ static const dp_signature_t signature = {.collective = DP_COLLECTIVE_ALLREDUCE,
                                          .part_count = 1,
                                          .parts = &part};
 
-/* Messages that this test's own thread has sent. */
+/* Frames of the negotiation that this test's own thread has sent; a heartbeat that is due in its
+ * round goes out beside them, and is none. */
+enum { KIND_NEGOTIATOR = 1 }; /* the first byte of a frame, as in coordinator/loop/round.c */
 static pthread_t own_thread;
 static atomic_int own_sent;
 static dp_transport_ops_t counting; /* the loopback's, but for this */
@@ -63,7 +65,8 @@ static dp_status_t (*send_uncounted)(dp_transport_t *self, int rank, const void 
 
 static dp_status_t send_counted(dp_transport_t *self, int rank, const void *data, size_t bytes)
 {
-    if (pthread_equal(pthread_self(), own_thread)) atomic_fetch_add(&own_sent, 1);
+    if (pthread_equal(pthread_self(), own_thread) && *(const uint8_t *)data == KIND_NEGOTIATOR)
+        atomic_fetch_add(&own_sent, 1);
     return send_uncounted(self, rank, data, bytes);
 }
 
@@ -290,8 +293,7 @@ static void submission_after_idling_is_told_by_its_own_thread(void **state)
         await(&rank[1], i + 1);
     }
     told = atomic_load(&own_sent);
-    /* At other times a heartbeat had woken it; one that was due may be among those sent. */
-    assert_true(told >= TIMES / 2);
+    assert_in_range(told, TIMES / 2, TIMES); /* at other times a heartbeat had woken it */
     world_end(world);
 }
 
